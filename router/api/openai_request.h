@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * openai_request: what the router reads of a body of the OpenAI API (chat completions and
+ * completions): the model, how the answer will come, and where usage may be asked for. Everything
+ * else passes untouched. Unknown fields and nulls are fine; a field we act on with a wrong type is
+ * an error. Pure; any thread.
+ */
+#ifndef ROUTER_API_OPENAI_REQUEST_H
+#define ROUTER_API_OPENAI_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/json/json_scan.h"
+#include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
+
+enum openai_api { OPENAI_CHAT, OPENAI_COMPLETIONS, OPENAI_API_COUNT };
+
+struct openai_request {
+    enum openai_api api;
+    struct slice model; /* {NULL, 0} when absent or null; lives with the scanner */
+    bool is_stream;
+    bool has_stream_options;    /* the client wrote stream_options, whatever is in it */
+    bool wants_usage;           /* stream_options.include_usage is true */
+    uint32_t choice_count;      /* n, or best_of when larger; 1 by default */
+    uint32_t prompt_count;      /* completions: prompts in one body; chat: 1 */
+    uint64_t answer_tokens_max; /* max_completion_tokens or max_tokens; 0 when absent */
+    size_t object_start;        /* offset of the body's first '{' */
+    bool is_object_empty;
+    struct json_value root;
+};
+
+struct openai_fault {
+    const char *code;  /* "invalid_json", "invalid_type", "missing_field", ... */
+    char param[64];    /* the field, or "" */
+    char message[256]; /* says what is wrong, where, and what to do; never the input's own text */
+};
+
+/*
+ * body needs JSON_PADDING readable bytes behind it. -EINVAL: fault says why (answer 400).
+ * The request's slices and values live until the scanner's next use.
+ */
+MUST_CHECK int openai_request_parse(enum openai_api api, struct json_scanner *scanner,
+                                    struct slice body, struct openai_request *request,
+                                    struct openai_fault *fault);
+
+/*
+ * The text to splice in right behind the body's first '{' so that the engine reports usage of a
+ * stream: `"stream_options":{"include_usage":true},` Empty where nothing needs asking: no stream,
+ * usage asked for already, or the client wrote stream_options itself.
+ */
+struct slice openai_request_usage_splice(const struct openai_request *request);
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * policy: chooses the worker for one request. A policy sees only the values in this file; the live
+ * path, `samovar explain` and the replay fill the same structs and run the same code. Pure: no
+ * clock, no log, no globals; randomness comes from the state's own seeded generator.
+ */
+#ifndef ROUTER_POLICY_POLICY_H
+#define ROUTER_POLICY_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Which kind of knowledge decided: best first. Shown in the log, the metrics and the receipt. */
+enum route_rung {
+    ROUTE_RUNG_EXACT,    /* the worker's own report of what it holds */
+    ROUTE_RUNG_GUESS,    /* what we remember having sent there */
+    ROUTE_RUNG_AFFINITY, /* session key or first block, by rendezvous */
+    ROUTE_RUNG_LOAD,     /* nothing is known of this prefix */
+    ROUTE_RUNG_COUNT
+};
+
+/* What is asked. */
+struct route_query {
+    double prompt_tokens; /* whole prompt, estimated from bytes or exact */
+    double answer_tokens; /* expected; 0 when nothing is known */
+    uint64_t now_ms;
+};
+
+/* What may be known of one eligible worker at one moment. */
+struct worker_view {
+    uint32_t worker;           /* index in worker_set */
+    enum route_rung rung;      /* best knowledge about this prefix on this worker */
+    double matched_tokens;     /* longest prefix believed there, in any tier */
+    double pending_tokens;     /* part of matched_tokens that an earlier request is still making */
+    uint32_t in_flight;        /* requests sent by us and not ended */
+    double queued_tokens;      /* uncached prompt tokens sent there without a first byte yet */
+    uint32_t decoding;         /* requests of ours that have begun to answer */
+    bool has_report;           /* the next three are known; unknown is not zero */
+    uint32_t reported_running; /* by the engine, all routers together */
+    uint32_t reported_waiting;
+    uint64_t reported_ms;         /* monotonic, when that was true */
+    double prefill_tokens_per_ms; /* learned, or the default */
+    double decode_ms_per_token;   /* at batch 1 */
+    double decode_ms_per_request; /* added to each token by each other running request */
+    uint64_t chosen_ms;           /* last time it was chosen; 0: never */
+    uint64_t chosen_count;
+    double start_weight; /* 1, less during slow start after it came up */
+};
+
+/* Why: one per view, in the order of views[]. Milliseconds. */
+struct route_terms {
+    double queue_ms;
+    double move_ms;
+    double prefill_ms;
+    double decode_ms;
+    double total_ms; /* what was compared */
+};
+
+struct policy_state; /* of one policy: counters, generator */
+
+struct policy {
+    const char *name; /* as in --policy */
+    const char *help; /* one line */
+    struct policy_state *(*create)(uint64_t seed);
+    void (*destroy)(struct policy_state *state);
+    /*
+     * Ranks views[0..count), count >= 1, best first, into order[0..count) and fills terms[] (all
+     * zero where the policy does not predict). The caller walks order[] on retries.
+     */
+    void (*choose)(struct policy_state *state, const struct route_query *query,
+                   const struct worker_view *views, size_t count, uint32_t *order,
+                   struct route_terms *terms);
+};
+
+/* NULL when there is none of that name. */
+const struct policy *policy_find(const char *name);
+
+/* All of them, best default first; NULL ends the list. For help and did-you-mean. */
+const struct policy *const *policy_list(void);
+
+const char *route_rung_name(enum route_rung rung);
+
+#endif

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * answer_stream: reads an answer as it passes: usage and cached_tokens, how it ended, and the
+ * assistant message hashed on as the next turn will send it back. Takes server-sent events or one
+ * JSON body. Keeps no text: only the open block of its chain. Pure; loop thread of the exchange.
+ */
+#ifndef ROUTER_PROMPT_ANSWER_STREAM_H
+#define ROUTER_PROMPT_ANSWER_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/json/json_scan.h"
+#include "backends/runtime/slice.h"
+#include "hashing/block_chain.h"
+#include "router/api/openai_request.h"
+
+enum { ANSWER_BLOCK_COUNT_MAX = 1024 }; /* an answer longer than 256 KiB is learned up to there */
+
+enum answer_event_kind {
+    ANSWER_EVENT_CONTENT,    /* carries text, reasoning or a tool call: the first one ends TTFT */
+    ANSWER_EVENT_USAGE_ONLY, /* "choices":[] with usage: what a client who did not ask must not see
+                              */
+    ANSWER_EVENT_DONE,       /* [DONE] */
+    ANSWER_EVENT_ERROR,      /* an error object in the stream */
+    ANSWER_EVENT_OTHER,      /* role chunk, finish chunk, not understood */
+};
+
+struct answer_usage {
+    bool is_known;
+    bool has_cached; /* prompt_tokens_details.cached_tokens was a number */
+    uint64_t prompt_tokens;
+    uint64_t completion_tokens;
+    uint64_t cached_tokens;
+};
+
+struct answer_stream {
+    enum openai_api api;
+    struct answer_usage usage;
+    bool has_finished; /* a finish_reason was seen */
+    bool has_done;     /* [DONE] was seen */
+    bool has_error;
+    bool is_learnable; /* one choice, understood so far, chain not overflowed */
+    uint64_t event_count;
+    struct block *blocks; /* that the answer closed, beyond the prompt's; heap, grown as needed */
+    size_t block_count;
+    struct block_chain chain;
+    /* private to answer_stream.c */
+    unsigned state;
+    struct block pending_end;
+};
+
+/* Continues from the end of a prompt's chain. prompt_chain NULL: only usage and ends are read. */
+void answer_stream_init(struct answer_stream *answer, const struct openai_request *request,
+                        const struct block_chain *prompt_chain);
+
+/* One event's data, with JSON_PADDING readable bytes behind it. scanner is borrowed for the call.
+ */
+enum answer_event_kind answer_stream_event(struct answer_stream *answer,
+                                           struct json_scanner *scanner, struct slice data);
+
+/* A whole JSON answer that was not streamed. False: not understood. */
+bool answer_stream_body(struct answer_stream *answer, struct json_scanner *scanner,
+                        struct slice body);
+
+/*
+ * Closes the message as the next turn's prompt will hold it, and gives the blocks beyond the
+ * prompt (an end node included where the message's end falls inside a block). {NULL, 0} where the
+ * answer is not learnable. Valid until release.
+ */
+const struct block *answer_stream_finish(struct answer_stream *answer, size_t *block_count);
+
+void answer_stream_release(struct answer_stream *answer);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * prompt_stream: writes the prompt of a request as the canonical byte stream (version 1) that names
+ * its prefix, into a block_chain. Format, see prompt_stream.c: a root (model, salt, template
+ * arguments: whatever changes the whole prompt), then tools, then each message: role and parts in
+ * order. Turn N's stream is a prefix of turn N+1's; equal meaning in other JSON spelling gives the
+ * same stream. Prompts of token ids are hashed as ids. Pure; any thread.
+ */
+#ifndef ROUTER_PROMPT_PROMPT_STREAM_H
+#define ROUTER_PROMPT_PROMPT_STREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/runtime/arena.h"
+#include "backends/runtime/must_check.h"
+#include "hashing/block_chain.h"
+#include "router/api/openai_request.h"
+
+enum { PROMPT_STREAM_VERSION = 1 };
+
+struct prompt_stream_config {
+    const uint8_t *secret;  /* BLOCK_CHAIN_SECRET_BYTES; borrowed */
+    uint32_t block_bytes;   /* 256 */
+    uint32_t cut_bytes_min; /* 64 */
+};
+
+struct prompt_blocks {
+    struct block *blocks;     /* closed blocks, then one extra end node unless the stream ends on a
+                                 block; in the arena */
+    size_t block_count;       /* end node included */
+    size_t closed_count;      /* without it */
+    uint64_t bytes;           /* of the whole stream */
+    uint64_t token_ids;       /* of a prompt given as ids: exact token count; else 0 */
+    struct block_chain chain; /* as it stands after the prompt: the answer continues a copy of it */
+};
+
+/*
+ * Names the prompt of request (its first one, where a completions body has several: bytes then
+ * counts all). block_count_max bounds the array. -EINVAL: messages or prompt is missing or of a
+ * shape that has no meaning, fault says why; -ENOBUFS: more blocks than that, the first ones are
+ * filled; -ENOMEM.
+ */
+MUST_CHECK int prompt_stream_write(struct prompt_stream_config config,
+                                   const struct openai_request *request, struct arena *arena,
+                                   size_t block_count_max, struct prompt_blocks *out,
+                                   struct openai_fault *fault);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * residency_guess: believes that a worker still holds what we sent it, as far back as its cache
+ * reaches. Keeps per worker a least-recently-used order over blocks, bounded by that worker's own
+ * cache size in tokens, and writes what it believes into a residency_index. A prompt is pending
+ * from the choice until its first answer byte: a hit, but one queued behind its maker.
+ * Pure; loop thread only.
+ */
+#ifndef ROUTER_RESIDENCY_RESIDENCY_GUESS_H
+#define ROUTER_RESIDENCY_RESIDENCY_GUESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hashing/block_chain.h"
+#include "router/residency/residency_index.h"
+
+struct residency_guess;
+
+struct residency_guess_stats {
+    uint64_t block_count;     /* believed, all workers */
+    uint64_t evicted_total;   /* pushed out by newer ones */
+    uint64_t corrected_total; /* dropped because an answer's cached_tokens was less than believed */
+};
+
+struct residency_guess *residency_guess_create(struct residency_index *index);
+void residency_guess_destroy(struct residency_guess *guess);
+
+/* The cache of worker holds that many tokens; 0 asks for the default (131072 tokens). Evicts at
+ * once what no longer fits. */
+void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker, uint64_t tokens);
+
+/*
+ * worker was sent a prompt (or has answered, and blocks is the prompt continued by the answer):
+ * each block is now its most recent, the first more recent than the last, as engines free from the
+ * tail. tokens_per_byte turns block lengths into tokens.
+ */
+void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
+                           const struct block *blocks, size_t block_count, double tokens_per_byte);
+
+/* The engine proved to hold only the first kept of blocks: forget the rest of these. */
+void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
+                             const struct block *blocks, size_t block_count, size_t kept);
+
+/* worker restarted or is gone. */
+void residency_guess_forget_worker(struct residency_guess *guess, uint32_t worker);
+
+struct residency_guess_stats residency_guess_stats(const struct residency_guess *guess);
+
+#endif
