@@ -176,6 +176,7 @@ struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status)
     list_node_init(&conn->in_pool);
     deadline_init(&conn->idle);
     *status = uv_tcp_init(worker_pool_loop(pool), &conn->tcp);
+    worker_pool_opened_one(pool);
     assert(*status == 0); /* makes no descriptor yet, so cannot fail */
     conn->tcp.data = conn;
     conn->connect.data = conn;

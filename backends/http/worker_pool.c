@@ -65,13 +65,9 @@ int worker_pool_acquire(struct worker_pool *pool, bool fresh,
     }
     if (pool->stats.lent_count + pool->stats.idle_count >= pool->config.conn_count_max)
         return -EBUSY;
-    pool->open_count++;
     *conn = worker_conn_open(pool, &status);
-    if (*conn == NULL) {
-        if (status == -ENOMEM)
-            pool->open_count--; /* else its close callback counts it down */
+    if (*conn == NULL)
         return status;
-    }
     worker_conn_lend(*conn, callbacks, ctx);
     pool->stats.opened_total++;
     pool->stats.lent_count++;
@@ -124,6 +120,11 @@ static void free_when_closed(struct worker_pool *pool)
 {
     if (pool->is_closing && pool->open_count == 0)
         free(pool);
+}
+
+void worker_pool_opened_one(struct worker_pool *pool)
+{
+    pool->open_count++;
 }
 
 void worker_pool_closed_one(struct worker_pool *pool)
