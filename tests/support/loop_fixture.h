@@ -11,13 +11,16 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "backends/io_loop.h"
+
 void loop_fixture_init(void);
 
 /* Lets what is closing close, then aborts if a handle is left or memory has leaked. */
 void loop_fixture_fini(void);
 
-/* The loop of the running test. */
+/* The loop of the running test, and what it is a part of. */
 uv_loop_t *loop_fixture_loop(void);
+struct io_loop *loop_fixture_io(void);
 
 /* Runs the loop until is_true(ctx), at most timeout_ms; says whether it became true. */
 bool loop_run_until(bool (*is_true)(void *ctx), void *ctx, uint64_t timeout_ms);
