@@ -9,6 +9,15 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/*
+ * DESIGN
+ *
+ * Strict on purpose, with its own few rules instead of a URL library: a worker's URL is a host and
+ * a port, and everything else in it is a misunderstanding that would fail later and less clearly
+ * (the /v1 that clients write, https, a password). Names are written anew in one spelling, so that
+ * equal workers compare equal.
+ */
+
 enum { SHOWN_BYTES_MAX = 60, PORT_MAX = 65535, HOST_BYTES_MAX = 230 };
 
 /* The pieces of "http://host:port", as written. */
