@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "backends/http/http_message.h"
+
+#include <assert.h>
+
+#include "backends/runtime/must_check.h"
+
+static const char *const method_names[] = {
+    [HTTP_METHOD_GET] = "GET",       [HTTP_METHOD_HEAD] = "HEAD",
+    [HTTP_METHOD_POST] = "POST",     [HTTP_METHOD_OPTIONS] = "OPTIONS",
+    [HTTP_METHOD_DELETE] = "DELETE", [HTTP_METHOD_OTHER] = "OTHER",
+};
+static_assert(array_count(method_names) == HTTP_METHOD_COUNT, "every method has a name");
+
+static const struct {
+    int status;
+    const char *text;
+} status_texts[] = {
+    {100, "Continue"},
+    {200, "OK"},
+    {201, "Created"},
+    {202, "Accepted"},
+    {204, "No Content"},
+    {304, "Not Modified"},
+    {400, "Bad Request"},
+    {401, "Unauthorized"},
+    {403, "Forbidden"},
+    {404, "Not Found"},
+    {405, "Method Not Allowed"},
+    {408, "Request Timeout"},
+    {409, "Conflict"},
+    {411, "Length Required"},
+    {413, "Content Too Large"},
+    {414, "URI Too Long"},
+    {415, "Unsupported Media Type"},
+    {417, "Expectation Failed"},
+    {422, "Unprocessable Content"},
+    {429, "Too Many Requests"},
+    {431, "Request Header Fields Too Large"},
+    {500, "Internal Server Error"},
+    {501, "Not Implemented"},
+    {502, "Bad Gateway"},
+    {503, "Service Unavailable"},
+    {504, "Gateway Timeout"},
+    {505, "HTTP Version Not Supported"},
+};
+
+const struct http_header *http_head_find(const struct http_head *head, struct slice name)
+{
+    for (size_t i = 0; i < head->header_count; i++) {
+        if (slice_eq_nocase(head->headers[i].name, name))
+            return &head->headers[i];
+    }
+    return NULL;
+}
+
+bool http_header_is_hop_by_hop(struct slice name)
+{
+    /* Upgrade and HTTP2-Settings belong to the connection as well; Expect is answered here. */
+    switch (name.len) {
+    case 2:
+        return slice_eq_nocase(name, SLICE("TE"));
+    case 6:
+        return slice_eq_nocase(name, SLICE("Expect"));
+    case 7:
+        return slice_eq_nocase(name, SLICE("Trailer")) || slice_eq_nocase(name, SLICE("Upgrade"));
+    case 10:
+        return slice_eq_nocase(name, SLICE("Connection")) ||
+               slice_eq_nocase(name, SLICE("Keep-Alive"));
+    case 14:
+        return slice_eq_nocase(name, SLICE("HTTP2-Settings"));
+    case 16:
+        return slice_eq_nocase(name, SLICE("Proxy-Connection"));
+    case 17:
+        return slice_eq_nocase(name, SLICE("Transfer-Encoding"));
+    case 18:
+        return slice_eq_nocase(name, SLICE("Proxy-Authenticate"));
+    case 19:
+        return slice_eq_nocase(name, SLICE("Proxy-Authorization"));
+    default:
+        return false;
+    }
+}
+
+const char *http_method_name(enum http_method method)
+{
+    assert(method < HTTP_METHOD_COUNT);
+
+    return method_names[method];
+}
+
+const char *http_status_text(int status)
+{
+    for (size_t i = 0; i < array_count(status_texts); i++) {
+        if (status_texts[i].status == status)
+            return status_texts[i].text;
+    }
+    return "";
+}
