@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "backends/near_name.h"
+
+/*
+ * DESIGN
+ *
+ * Edit distance by rows, giving up as soon as a whole row is beyond the limit: most names differ
+ * early, so most calls end after a few rows. Anybody can ask for an unknown model, so the work of
+ * one call is bounded: longer names are compared by equality and prefix only.
+ */
+
+enum { EDIT_BYTES_MAX = 128, EDITS_MIN = 2 };
+
+static char to_lower(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static size_t min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Edits between a and b; more than limit: any number above it. */
+static size_t edit_distance(struct slice a, struct slice b, size_t limit)
+{
+    size_t row[EDIT_BYTES_MAX + 1];
+
+    for (size_t j = 0; j <= b.len; j++)
+        row[j] = j;
+    for (size_t i = 0; i < a.len; i++) {
+        size_t diagonal = row[0], best;
+
+        best = row[0] = i + 1;
+        for (size_t j = 0; j < b.len; j++) {
+            size_t change = diagonal + (to_lower(a.ptr[i]) != to_lower(b.ptr[j]));
+
+            diagonal = row[j + 1];
+            row[j + 1] = min(change, min(row[j], row[j + 1]) + 1);
+            best = min(best, row[j + 1]);
+        }
+        if (best > limit)
+            return best;
+    }
+    return row[b.len];
+}
+
+static struct slice behind_slash(struct slice name)
+{
+    const char *slash = name.len > 0 ? memrchr(name.ptr, '/', name.len) : NULL;
+
+    return slash != NULL ? slice_skip(name, (size_t)(slash - name.ptr) + 1) : name;
+}
+
+static size_t whole_cost(struct slice typed, struct slice name)
+{
+    size_t limit = typed.len / 4 > EDITS_MIN ? typed.len / 4 : EDITS_MIN;
+    size_t common = min(typed.len, name.len);
+    size_t edits;
+
+    if (common == 0)
+        return NEAR_NAME_FAR;
+    if (slice_eq_nocase(typed, name))
+        return 0;
+    if (strncasecmp(typed.ptr, name.ptr, common) == 0)
+        return 1;
+    if (typed.len > EDIT_BYTES_MAX || name.len > EDIT_BYTES_MAX)
+        return NEAR_NAME_FAR;
+    edits = edit_distance(typed, name, limit);
+    /* Replacing every byte makes anything of anything: not near. */
+    return edits <= limit && edits < common ? edits : NEAR_NAME_FAR;
+}
+
+size_t near_name_cost(struct slice typed, struct slice name)
+{
+    return min(whole_cost(typed, name), whole_cost(behind_slash(typed), behind_slash(name)));
+}
