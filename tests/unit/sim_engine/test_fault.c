@@ -6,6 +6,7 @@
 #include <criterion/new/assert.h>
 
 #include <errno.h>
+#include <stdio.h>
 
 #include "tests/support/leak_check.h"
 
