@@ -2,12 +2,12 @@
 
 #include "tests/sim_engine/connection.h"
 
-#include "backends/http/http_reader.h"
-#include "backends/runtime/buf.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
+#include "backends/http/http_reader.h"
+#include "backends/runtime/buf.h"
 
 /*
  * DESIGN

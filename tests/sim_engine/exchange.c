@@ -12,13 +12,15 @@
 #include "backends/http/http_writer.h"
 #include "backends/runtime/buf.h"
 #include "backends/runtime/clock.h"
+#include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
 #include "tests/sim_engine/connection.h"
+#include "tests/sim_engine/engine.h"
 #include "tests/sim_engine/engine_answer.h"
 #include "tests/sim_engine/generation.h"
 #include "tests/sim_engine/json_text.h"
+#include "tests/sim_engine/page.h"
 #include "tests/sim_engine/random.h"
-#include "tests/sim_engine/server.h"
 
 /*
  * DESIGN
@@ -36,8 +38,9 @@
 enum { BODY_BYTES_MAX = 128 << 20, REQUEST_ID_BYTES_MAX = 128, PATH_BYTES_MAX = 256 };
 
 struct exchange {
-    struct list_node in_server; /* server->exchanges, for its life */
-    struct server *server;
+    struct list_node in_all; /* of the server, for its life */
+    struct list *all;
+    struct engine *engine;
     struct connection *connection;
     /* of the request */
     enum http_method method;
@@ -195,10 +198,10 @@ static void answer_fault_status(struct exchange *exchange)
 
 static void choose_fault(struct exchange *exchange, bool is_stream, bool is_early)
 {
-    struct server *server = exchange->server;
+    struct engine *engine = exchange->engine;
 
-    for (size_t i = 0; i < server->options.fault_count && !exchange->has_fault; i++) {
-        struct fault_rule *rule = &server->rules[i];
+    for (size_t i = 0; i < engine->options.fault_count && !exchange->has_fault; i++) {
+        struct fault_rule *rule = &engine->rules[i];
 
         if ((rule->fault.kind == FAULT_RESET) == is_early &&
             fault_rule_hits(rule, slice_of_string(exchange->path), is_stream)) {
@@ -250,13 +253,13 @@ static void log_answer(const struct exchange *exchange, const char *event, const
 {
     struct answer_usage usage = generation_usage(exchange->generation);
     uint64_t now_us = clock_now_us();
-    uint64_t first_us = exchange->first_event_us != 0 ? exchange->first_event_us : now_us;
+    bool has_ttft = exchange->first_event_us != 0; /* a stream, and it has begun */
 
     LOG(LOG_INFO, event, log_text("path", exchange->path), log_text("end", end),
         log_u64("prompt_tokens", usage.prompt_tokens),
         log_u64("cached_tokens", usage.cached_tokens),
         log_u64("completion_tokens", usage.completion_tokens),
-        log_u64("ttft_us", first_us - exchange->began_us),
+        log_u64(has_ttft ? "ttft_us" : NULL, exchange->first_event_us - exchange->began_us),
         log_u64("total_us", now_us - exchange->began_us));
 }
 
@@ -290,10 +293,10 @@ static void on_end(void *ctx, struct slice body)
     const char *end = generation_finish_reason(exchange->generation);
 
     if (strcmp(end, "length") == 0)
-        exchange->server->counts.ended_by_length++;
+        exchange->engine->counts.ended_by_length++;
     else
-        exchange->server->counts.ended_by_stop++;
-    exchange->server->active_count--;
+        exchange->engine->counts.ended_by_stop++;
+    exchange->engine->active_count--;
     log_answer(exchange, "answer", end);
     if (!generation_is_stream(exchange->generation)) {
         answer_json(exchange, 200, body);
@@ -321,7 +324,7 @@ static size_t make_id(struct exchange *exchange, const struct engine_request *re
         len = snprintf(id, size, "%s%.*s", prefix,
                        (int)(request->id.len < 256 ? request->id.len : 256), request->id.ptr);
     else
-        len = snprintf(id, size, "%s%016" PRIx64, prefix, random_next(&exchange->server->random));
+        len = snprintf(id, size, "%s%016" PRIx64, prefix, random_next(&exchange->engine->random));
     assert(len >= 0 && (size_t)len < size);
     return (size_t)len;
 }
@@ -344,82 +347,37 @@ static void begin_stream(struct exchange *exchange)
 
 static void generate(struct exchange *exchange, struct engine_request *request)
 {
-    struct server *server = exchange->server;
+    struct engine *engine = exchange->engine;
     char id[512];
     struct generation_config config = {
-        .scheduler = server->scheduler,
+        .scheduler = engine->scheduler,
         .id = slice_of(id, make_id(exchange, request, id, sizeof id)),
         .created_s = clock_wall_ms() / 1000,
-        .seed = (uint64_t)server->options.seed,
-        .block_size = (uint32_t)server->options.block_size,
-        .thinks_first = server->model.chat_template.habit == CHAT_DROP_REASONING,
+        .seed = (uint64_t)engine->options.seed,
+        .block_size = (uint32_t)engine->options.block_size,
+        .thinks_first = engine->model.chat_template.habit == CHAT_DROP_REASONING,
         .hides_usage = has_fault(exchange, FAULT_NO_USAGE),
         .hides_done = has_fault(exchange, FAULT_NO_DONE),
     };
 
     if (request->is_stream)
         begin_stream(exchange);
-    server->active_count++;
+    engine->active_count++;
     exchange->generation = generation_create(&config, request, &generation_callbacks, exchange);
-    server_wake(server);
+    engine->wake(engine->wake_ctx);
 }
 
 /* --- routes ----------------------------------------------------------------------------------- */
 
-static void handle_empty(struct exchange *exchange)
-{
-    answer(exchange, (struct answer_form){.status = 200}, SLICE(""));
-}
-
-static void handle_version(struct exchange *exchange)
-{
-    answer_json(exchange, 200, SLICE("{\"version\":\"" ENGINE_VERSION "\"}"));
-}
-
-static void handle_load(struct exchange *exchange)
-{
-    char body[64];
-    int len = snprintf(body, sizeof body, "{\"server_load\":%zu}", exchange->server->active_count);
-
-    answer_json(exchange, 200, slice_of(body, (size_t)len));
-}
-
-static void handle_models(struct exchange *exchange)
+static void answer_page(struct exchange *exchange, const struct page *page)
 {
     struct buf body;
 
     buf_init(&body, SIZE_MAX);
-    answer_put_models(&body, &exchange->server->model, clock_wall_ms() / 1000);
-    answer_json(exchange, 200, buf_slice(&body));
+    page->put(&body, exchange->engine, clock_wall_ms() / 1000);
+    answer(exchange, (struct answer_form){.status = 200, .type = page->type},
+           slice_of(body.bytes, buf_len(&body)));
     buf_release(&body);
-}
-
-static void handle_metrics(struct exchange *exchange)
-{
-    struct server *server = exchange->server;
-    struct engine_metrics_input input = {
-        .model = server->model.name,
-        .cache = server->cache,
-        .scheduler = server->scheduler,
-        .block_size = (uint32_t)server->options.block_size,
-        .counts = server->counts,
-    };
-    struct buf body;
-
-    buf_init(&body, SIZE_MAX);
-    engine_metrics_put(&body, &input);
-    answer(exchange,
-           (struct answer_form){.status = 200, .type = "text/plain; version=1.0.0; charset=utf-8"},
-           buf_slice(&body));
-    buf_release(&body);
-}
-
-static void handle_reset(struct exchange *exchange)
-{
-    bool is_done = prefix_cache_reset(exchange->server->cache);
-
-    answer_json(exchange, 200,
-                is_done ? SLICE("{\"success\":true}") : SLICE("{\"success\":false}"));
 }
 
 static void answer_tokens(struct exchange *exchange, struct engine_request *request)
@@ -427,7 +385,7 @@ static void answer_tokens(struct exchange *exchange, struct engine_request *requ
     struct buf body;
 
     buf_init(&body, SIZE_MAX);
-    answer_put_tokens(&body, &exchange->server->model, &request->prompts[0]);
+    answer_put_tokens(&body, &exchange->engine->model, &request->prompts[0]);
     engine_request_release(request);
     answer_json(exchange, 200, buf_slice(&body));
     buf_release(&body);
@@ -436,7 +394,7 @@ static void answer_tokens(struct exchange *exchange, struct engine_request *requ
 /* What has a JSON body. The fault is chosen here, where it is known how the answer is to come. */
 static void handle_body(struct exchange *exchange, enum engine_api api)
 {
-    struct server *server = exchange->server;
+    struct engine *engine = exchange->engine;
     struct engine_request request = {0};
     struct engine_fault fault = {0};
     struct parse_error error;
@@ -450,13 +408,13 @@ static void handle_body(struct exchange *exchange, enum engine_api api)
                  "allowed");
         status = -1;
     } else {
-        server_set_today(server);
+        engine_set_time(engine, clock_wall_ms());
         text_put(&exchange->body, SLICE("")); /* an empty body has its padding too */
-        status = json_scan(server->scanner, buf_slice(&exchange->body), &root, &error);
+        status = json_scan(engine->scanner, buf_slice(&exchange->body), &root, &error);
         if (status < 0)
             engine_fault_bad_json(&fault, error.offset, error.message);
         else
-            status = engine_request_read(api, &server->model, root, &request, &fault);
+            status = engine_request_read(api, &engine->model, root, &request, &fault);
     }
     choose_fault(exchange, request.is_stream, false);
     if (fault_acts(exchange))
@@ -468,67 +426,56 @@ static void handle_body(struct exchange *exchange, enum engine_api api)
         answer_tokens(exchange, &request);
     else
         generate(exchange, &request);
-    json_scanner_trim(server->scanner);
+    json_scanner_trim(engine->scanner);
 }
 
-static void handle_chat(struct exchange *exchange)
+static void answer_method(struct exchange *exchange, enum http_method allowed)
 {
-    handle_body(exchange, ENGINE_CHAT);
+    answer(exchange,
+           (struct answer_form){
+               .status = 405, .type = "application/json", .allow = http_method_name(allowed)},
+           SLICE("{\"detail\":\"Method Not Allowed\"}"));
 }
 
-static void handle_completions(struct exchange *exchange)
-{
-    handle_body(exchange, ENGINE_COMPLETIONS);
-}
-
-static void handle_tokenize(struct exchange *exchange)
-{
-    handle_body(exchange, ENGINE_TOKENIZE);
-}
-
+/* What asks for a generation, or could. */
 static const struct route {
     const char *path;
-    enum http_method method;
-    bool has_body; /* chooses its fault itself */
-    void (*handle)(struct exchange *exchange);
+    enum engine_api api;
 } routes[] = {
-    {"/health", HTTP_METHOD_GET, false, handle_empty},
-    {"/load", HTTP_METHOD_GET, false, handle_load},
-    {"/metrics", HTTP_METHOD_GET, false, handle_metrics},
-    {"/ping", HTTP_METHOD_GET, false, handle_empty},
-    {"/reset_prefix_cache", HTTP_METHOD_POST, false, handle_reset},
-    {"/tokenize", HTTP_METHOD_POST, true, handle_tokenize},
-    {"/v1/chat/completions", HTTP_METHOD_POST, true, handle_chat},
-    {"/v1/completions", HTTP_METHOD_POST, true, handle_completions},
-    {"/v1/models", HTTP_METHOD_GET, false, handle_models},
-    {"/version", HTTP_METHOD_GET, false, handle_version},
+    {"/tokenize", ENGINE_TOKENIZE},
+    {"/v1/chat/completions", ENGINE_CHAT},
+    {"/v1/completions", ENGINE_COMPLETIONS},
 };
 
-static void route(struct exchange *exchange)
+static const struct route *route_find(const char *path)
 {
-    const struct route *found = NULL;
-
     for (size_t i = 0; i < array_count(routes); i++) {
-        if (strcmp(routes[i].path, exchange->path) == 0)
-            found = &routes[i];
+        if (strcmp(routes[i].path, path) == 0)
+            return &routes[i];
     }
-    if (found != NULL && found->method == exchange->method && found->has_body) {
-        found->handle(exchange);
+    return NULL;
+}
+
+static void dispatch(struct exchange *exchange)
+{
+    const struct route *route = route_find(exchange->path);
+    const struct page *page = page_find(exchange->path);
+
+    if (route != NULL && exchange->method == HTTP_METHOD_POST) {
+        handle_body(exchange, route->api);
         return;
     }
     choose_fault(exchange, false, false);
     if (fault_acts(exchange))
         return;
-    if (found == NULL)
+    if (route != NULL)
+        answer_method(exchange, HTTP_METHOD_POST);
+    else if (page == NULL)
         answer_json(exchange, 404, SLICE("{\"detail\":\"Not Found\"}"));
-    else if (found->method != exchange->method)
-        answer(exchange,
-               (struct answer_form){.status = 405,
-                                    .type = "application/json",
-                                    .allow = http_method_name(found->method)},
-               SLICE("{\"detail\":\"Method Not Allowed\"}"));
+    else if (page->method != exchange->method)
+        answer_method(exchange, page->method);
     else
-        found->handle(exchange);
+        answer_page(exchange, page);
 }
 
 /* --- from the connection ---------------------------------------------------------------------- */
@@ -618,7 +565,7 @@ static void on_request(void *ctx)
     if (exchange->spec_fault.status != 0)
         answer_fault(exchange, &exchange->spec_fault);
     else
-        route(exchange);
+        dispatch(exchange);
 }
 
 static void on_refused(void *ctx)
@@ -636,13 +583,13 @@ static void on_closed(void *ctx)
     struct exchange *exchange = ctx;
 
     if (exchange->generation != NULL && !generation_is_done(exchange->generation)) {
-        exchange->server->counts.aborted++;
-        exchange->server->active_count--;
+        exchange->engine->counts.aborted++;
+        exchange->engine->active_count--;
         log_answer(exchange, "abort", "client_left");
     }
     reset(exchange);
     buf_release(&exchange->out);
-    list_remove(&exchange->server->exchanges, &exchange->in_server);
+    list_remove(exchange->all, &exchange->in_all);
     free(exchange);
 }
 
@@ -650,24 +597,22 @@ static const struct connection_callbacks connection_callbacks = {
     on_head, on_body, on_request, on_refused, on_closed,
 };
 
-void exchange_accept(struct server *server)
+void exchange_accept(uv_stream_t *listener, struct engine *engine, struct list *all)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
 
     assert(exchange != NULL);
-    exchange->server = server;
+    exchange->engine = engine;
+    exchange->all = all;
     buf_init(&exchange->body, BODY_BYTES_MAX);
     buf_init(&exchange->out, SIZE_MAX);
-    list_node_init(&exchange->in_server);
-    list_append(&server->exchanges, &exchange->in_server);
-    exchange->connection =
-        connection_accept((uv_stream_t *)&server->listener, (uint64_t)server->options.keep_alive_ms,
-                          &connection_callbacks, exchange);
+    list_node_init(&exchange->in_all);
+    list_append(all, &exchange->in_all);
+    exchange->connection = connection_accept(listener, (uint64_t)engine->options.keep_alive_ms,
+                                             &connection_callbacks, exchange);
 }
 
 void exchange_close(struct list_node *node)
 {
-    struct exchange *exchange = container_of(node, struct exchange, in_server);
-
-    connection_close(exchange->connection);
+    connection_close(container_of(node, struct exchange, in_all)->connection);
 }

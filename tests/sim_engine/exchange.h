@@ -7,14 +7,17 @@
 #ifndef TESTS_SIM_ENGINE_EXCHANGE_H
 #define TESTS_SIM_ENGINE_EXCHANGE_H
 
+#include <uv.h>
+
+struct engine;
+struct list;
 struct list_node;
-struct server;
 
-/* Takes the next client of the server's listener; lives on server->exchanges until its connection
- * is closed, then frees itself. */
-void exchange_accept(struct server *server);
+/* Takes the next client of listener; is a node of all until its connection is closed, then frees
+ * itself. Borrows engine and all for that long. */
+void exchange_accept(uv_stream_t *listener, struct engine *engine, struct list *all);
 
-/* Closes the connection of the exchange that has this node in server->exchanges. */
+/* Closes the connection of the exchange that has this node. */
 void exchange_close(struct list_node *node);
 
 #endif

@@ -16,12 +16,12 @@ static int serve(const struct options *options)
     if (status < 0) {
         fprintf(stderr, "samovar-sim: cannot listen on %s:%d: %s\n", options->host,
                 (int)options->port, uv_strerror(status));
-        return 1;
+    } else {
+        server_run(&server);
     }
-    server_run(&server);
     server_release(&server);
-    log_flush();
-    return 0;
+    log_finish();
+    return status < 0 ? 1 : 0;
 }
 
 int main(int argc, char **argv)
