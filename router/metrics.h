@@ -21,46 +21,51 @@
 
 struct worker_set;
 
-/*
- * The dimensions: enums whose values are label values. row(constant, name).
- */
+/* The dimensions: enums whose values are label values. row(constant, name). */
+/* clang-format off */
 #define REQUEST_API_ROWS(row)                                                                      \
-    row(REQUEST_API_CHAT, "chat")                   /* POST /v1/chat/completions */                \
-        row(REQUEST_API_COMPLETIONS, "completions") /* POST /v1/completions */                     \
-        row(REQUEST_API_MODELS, "models")           /* GET /v1/models and below */                 \
-        row(REQUEST_API_OTHER, "other")             /* everything else, unknown paths included */
+    row(REQUEST_API_CHAT, "chat")                 /* POST /v1/chat/completions */                  \
+    row(REQUEST_API_COMPLETIONS, "completions")   /* POST /v1/completions */                       \
+    row(REQUEST_API_MODELS, "models")             /* GET /v1/models and below */                   \
+    row(REQUEST_API_OTHER, "other")               /* everything else, unknown paths included */
 
 #define STATUS_CLASS_ROWS(row)                                                                     \
-    row(STATUS_CLASS_NONE, "none") /* no status was sent */                                        \
-        row(STATUS_CLASS_2XX, "2xx") row(STATUS_CLASS_3XX, "3xx") row(STATUS_CLASS_4XX, "4xx")     \
-            row(STATUS_CLASS_5XX, "5xx")
+    row(STATUS_CLASS_NONE, "none")                /* no status was sent */                         \
+    row(STATUS_CLASS_2XX, "2xx")                                                                   \
+    row(STATUS_CLASS_3XX, "3xx")                                                                   \
+    row(STATUS_CLASS_4XX, "4xx")                                                                   \
+    row(STATUS_CLASS_5XX, "5xx")
 
 #define RETRY_REASON_ROWS(row)                                                                     \
     row(RETRY_CONNECT_FAILED, "connect_failed")                                                    \
-        row(RETRY_STALE_CONNECTION, "stale_connection") /* a reused one that died with no byte */  \
-        row(RETRY_BUSY, "busy")                         /* 429 or 503 before a body */             \
-        row(RETRY_WORKER_DIED, "worker_died")           /* EOF or reset before any byte */         \
-        row(RETRY_USAGE_REFUSED, "usage_refused")       /* 400 to what we had spliced in */
+    row(RETRY_STALE_CONNECTION, "stale_connection") /* a reused one that died with no byte */      \
+    row(RETRY_BUSY, "busy")                       /* 429 or 503 before a body */                   \
+    row(RETRY_WORKER_DIED, "worker_died")         /* EOF or reset before any byte */               \
+    row(RETRY_USAGE_REFUSED, "usage_refused")     /* 400 to what we had spliced in */
 
 #define ABORT_PHASE_ROWS(row)                                                                      \
-    row(ABORT_READ, "read")       /* head and body */                                              \
-        row(ABORT_ROUTE, "route") /* parse and choice */                                           \
-        row(ABORT_QUEUE, "queue") row(ABORT_CONNECT, "connect")                                    \
-            row(ABORT_SEND, "send") /* until the answer's first byte */                            \
-        row(ABORT_RELAY, "relay")
+    row(ABORT_READ, "read")                       /* head and body */                              \
+    row(ABORT_ROUTE, "route")                     /* parse and choice */                           \
+    row(ABORT_QUEUE, "queue")                                                                      \
+    row(ABORT_CONNECT, "connect")                                                                  \
+    row(ABORT_SEND, "send")                       /* until the answer's first byte */              \
+    row(ABORT_RELAY, "relay")
 
-#define FAULT_SIDE_ROWS(row) row(FAULT_CLIENT, "client") row(FAULT_WORKER, "worker")
+#define FAULT_SIDE_ROWS(row)                                                                       \
+    row(FAULT_CLIENT, "client")                                                                    \
+    row(FAULT_WORKER, "worker")
 
 #define REJECT_REASON_ROWS(row)                                                                    \
-    row(REJECT_BAD_REQUEST, "bad_request") /* body or head that means nothing: 400 */              \
-        row(REJECT_NOT_FOUND, "not_found") /* no such path: 404 */                                 \
-        row(REJECT_METHOD, "method")       /* 405 */                                               \
-        row(REJECT_UNKNOWN_MODEL, "unknown_model")                                                 \
-            row(REJECT_TOO_LARGE, "too_large") /* 413, 431 */                                      \
-        row(REJECT_TIMEOUT, "timeout")         /* head or body too slow: 408 */                    \
-        row(REJECT_NO_WORKER, "no_worker")     /* 503 */                                           \
-        row(REJECT_OVERLOADED, "overloaded")   /* a limit of ours: 429, 503 */                     \
-        row(REJECT_DRAINING, "draining")
+    row(REJECT_BAD_REQUEST, "bad_request")        /* body or head that means nothing: 400 */       \
+    row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
+    row(REJECT_METHOD, "method")                  /* 405 */                                        \
+    row(REJECT_UNKNOWN_MODEL, "unknown_model")    /* 404 */                                        \
+    row(REJECT_TOO_LARGE, "too_large")            /* 413, 431 */                                   \
+    row(REJECT_TIMEOUT, "timeout")                /* head or body too slow: 408 */                 \
+    row(REJECT_NO_WORKER, "no_worker")            /* 503 */                                        \
+    row(REJECT_OVERLOADED, "overloaded")          /* a limit of ours: 429, 503 */                  \
+    row(REJECT_DRAINING, "draining")              /* 503 */
+/* clang-format on */
 
 #define DIMENSION_CONSTANT(constant, name) constant,
 enum request_api { REQUEST_API_ROWS(DIMENSION_CONSTANT) REQUEST_API_COUNT };
