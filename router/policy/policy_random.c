@@ -30,7 +30,7 @@ static void destroy(struct policy_state *state)
 /* A cost that says nothing. */
 static double draw(struct policy_state *state)
 {
-    return (double)(policy_random(&state->generator) >> 11);
+    return (double)(policy_draw(&state->generator) >> 11);
 }
 
 static void choose(struct policy_state *state, const struct route_query *query,
@@ -39,7 +39,7 @@ static void choose(struct policy_state *state, const struct route_query *query,
 {
     assert(count > 0 && count <= POLICY_VIEW_COUNT_MAX);
 
-    (void)query;
+    (void)query, (void)views;
     memset(terms, 0, count * sizeof *terms);
     for (size_t i = 0; i < count; i++)
         state->ranks[i] = (struct policy_rank){.cost = draw(state), .view = (uint32_t)i};

@@ -63,14 +63,14 @@ static void break_tie(struct policy_rank *ranks, size_t tied, uint64_t *generato
     while (candidates < tied &&
            (candidates < (tied + 1) / 2 || compare_chosen(&ranks[candidates], &ranks[0]) == 0))
         candidates++;
-    winner = (size_t)(policy_random(generator) % candidates);
+    winner = (size_t)(policy_draw(generator) % candidates);
     first = ranks[winner];
     ranks[winner] = ranks[0];
     ranks[0] = first;
     qsort(ranks + 1, tied - 1, sizeof *ranks, compare_cost);
 }
 
-uint64_t policy_random(uint64_t *generator)
+uint64_t policy_draw(uint64_t *generator)
 {
     uint64_t z = *generator += 0x9e3779b97f4a7c15;
 

@@ -20,7 +20,7 @@ struct policy_rank {
 };
 
 /* The next number of a seeded generator (splitmix64); any state is a fine seed. */
-uint64_t policy_random(uint64_t *generator);
+uint64_t policy_draw(uint64_t *generator);
 
 /*
  * Sorts ranks[0..count) by cost. Of those that cost at most tie_max more than the best, one of the

@@ -36,8 +36,9 @@
  *             not counted twice, so requests of one new prefix stay behind its maker.
  *
  *   rate: tokens/ms; waiting_f, running_f: requests of others in the report (policy_foreign_load);
- *   overload: max(1, (in_flight + 1) / max(GUARD_IN_FLIGHT_MIN, GUARD_FACTOR * mean in_flight)):
- *   a guard for when the prediction is wrong. It bends the cost instead of switching affinity off.
+ *   overload: max(1, (in_flight + 1) / limit) ^ GUARD_STEEPNESS, with limit = max(8, 1.5 * mean
+ *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
+ *   affinity off.
  *
  * Shape and constants of prefill: fitted to Mooncake (FAST '25), figure 14: 110 us a token and
  * 0.76 ns per squared position, whose quotient holds for models of that kind; only the rate is
@@ -53,7 +54,8 @@ static const double BATCH_SHARE = 0.05;
 static const double RECENT_WEIGHT = 0.25;
 static const double RECENT_HALF_LIFE_MS = 10000;
 static const double GUARD_IN_FLIGHT_MIN = 8;
-static const double GUARD_FACTOR = 2;
+static const double GUARD_FACTOR = 1.5;
+static const double GUARD_STEEPNESS = 4; /* doubles the cost at 1.19 times the limit */
 static const double START_WEIGHT_MIN = 0.05;
 static const double PREFILL_TOKENS_PER_MS_DEFAULT = 8;
 static const double TIE_MS_MIN = 1;
@@ -149,12 +151,12 @@ static struct route_terms predict(const struct policy_state *state, const struct
         .decode_ms = decode_ms(view, query, foreign),
     };
     double given = given_ms(state, view->worker, query->now_ms);
-    double overload = at_least((view->in_flight + 1.0) / limit, 1);
+    double excess = at_least((view->in_flight + 1.0) / limit, 1);
 
     terms.recent_ms = RECENT_WEIGHT * at_least(given - terms.queue_ms, 0);
     terms.total_ms =
         (terms.queue_ms + terms.move_ms + terms.prefill_ms + terms.decode_ms + terms.recent_ms) /
-        at_least(view->start_weight, START_WEIGHT_MIN) * overload;
+        at_least(view->start_weight, START_WEIGHT_MIN) * pow(excess, GUARD_STEEPNESS);
     return terms;
 }
 
