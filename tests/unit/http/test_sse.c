@@ -79,6 +79,7 @@ static const struct stream {
     {"data: a\n\ndata: b\n\n", 2, {"a", "b"}, {"", ""}},
     {"data: a\r\n\r\ndata: b\r\n\r\n", 2, {"a", "b"}, {"", ""}},
     {"data: a\r\rdata: b\r\r", 2, {"a", "b"}, {"", ""}},
+    {"data: a\rdata: b\n\ndata: c\r\n\rdata: d\n\r", 3, {"a\nb", "c", "d"}, {"", "", ""}},
     {"data:a\n\n", 1, {"a"}, {""}},
     {"data:  a\n\n", 1, {" a"}, {""}},
     {"data: a\ndata: b\ndata:\ndata: c\n\n", 1, {"a\nb\n\nc"}, {""}},
