@@ -2,6 +2,7 @@
 
 #include "router/prompt/prompt_stream.h"
 
+#include "hashing/digest.h"
 #include "router/prompt/prompt_writer.h"
 #include "router/prompt/value_digest.h"
 
@@ -16,9 +17,9 @@
  * occurs in no UTF-8 text, so nothing needs escaping or a length in front, no byte can be shifted
  * from one field into the next, and a message still being streamed is a prefix of the finished one.
  *
- *   chat         = tool* message*                                         root domain 'C'
- *   completions  = text                                                   root domain 'T'
- *   token ids    = 4 bytes each, little-endian                            root domain 'I'
+ *   chat         = tool* message*                                         stream 'C'
+ *   completions  = text                                                   stream 'T'
+ *   token ids    = 4 bytes each, little-endian                            stream 'I'
  *   tool         = <T> value <.> cut          value: prompt_write_value(), members in order
  *   message      = <M> role [<n> name] [<i> tool_call_id] [<r> reasoning] part* [<f> refusal]
  *                  call* [<x> digest] <.> cut
@@ -35,8 +36,8 @@
  *   - api family, model (another model, or LoRA by name, shares nothing)
  *   - every member named in root_keys[], by digest of its whole value, unknown members of
  *     chat_template_kwargs included: templates read what they like from there
- *   - tool_choice, as far as it is "none" beside tools: engines leave the tools out then, else they
- *     print all of them whatever the choice
+ *   - tool_choice, as far as it is "none" beside tools: some engines leave the tools out then; any
+ *     other choice prints all of them
  * Not in it: sampling, n, stop, logit_bias, response_format, stream, user, metadata,
  * prompt_cache_key, priority and the like, which decide what is answered; add_generation_prompt and
  * continue_final_message, which change only what follows the last message; fields nobody knows,
@@ -46,6 +47,9 @@
  * of messages, parts and calls without a tag of their own count by digest.
  */
 enum { BLOCK_COUNT_FIRST = 32, IDS_AT_ONCE = 256 };
+
+/* Fields of the root's digest. */
+enum { ROOT_VERSION, ROOT_STREAM, ROOT_MODEL, ROOT_MEMBERS, ROOT_DROPS_TOOLS };
 
 static const struct slice root_keys[] = {
     {"add_special_tokens", 18},
@@ -149,10 +153,11 @@ static bool is_root_key(struct slice key)
 static uint64_t root_of(const uint8_t *secret, const struct openai_request *request)
 {
     const bool is_chat = request->api == OPENAI_CHAT;
-    const uint64_t domain = is_chat ? 'C' : request->is_token_prompt ? 'I' : 'T';
+    const uint64_t stream = is_chat ? 'C' : request->is_token_prompt ? 'I' : 'T';
     struct json_iterator members = json_iterate(request->root);
     bool has_tools = false, drops_tools = false;
     struct json_member member;
+    struct digest root;
     uint64_t sum = 0;
 
     while (json_next_member(&members, &member)) {
@@ -164,9 +169,13 @@ static uint64_t root_of(const uint8_t *secret, const struct openai_request *requ
             drops_tools = slice_eq(json_string(member.value), SLICE("none"));
         }
     }
-    sum = digest_pair(secret, digest_text(secret, request->model), sum);
-    return digest_pair(secret, domain << 8 | PROMPT_STREAM_VERSION,
-                       digest_pair(secret, sum, has_tools && drops_tools));
+    digest_begin(&root, secret, DIGEST_ROOT);
+    digest_field_u64(&root, ROOT_VERSION, PROMPT_STREAM_VERSION);
+    digest_field_u64(&root, ROOT_STREAM, stream);
+    digest_field(&root, ROOT_MODEL, request->model.ptr, request->model.len);
+    digest_field_u64(&root, ROOT_MEMBERS, sum);
+    digest_field_u64(&root, ROOT_DROPS_TOOLS, has_tools && drops_tools);
+    return digest_end(&root);
 }
 
 static bool is_text_part(struct json_value part, struct slice *text)

@@ -2,9 +2,7 @@
 
 #include "router/prompt/value_digest.h"
 
-#include "hashing/block_chain.h"
-
-#include <xxhash.h>
+#include "hashing/digest.h"
 
 #include <string.h>
 
@@ -15,16 +13,20 @@
  * adds its members up, which forgets their order and needs no sorting, so no memory. Sums of keyed
  * digests cannot be steered without the secret. The depth of the recursion is JSON_DEPTH_MAX.
  */
-uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
+static uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
 {
-    uint64_t pair[2] = {first, second};
+    struct digest digest;
 
-    return XXH3_64bits_withSecret(pair, sizeof pair, secret, BLOCK_CHAIN_SECRET_BYTES);
+    digest_begin(&digest, secret, DIGEST_MEDIA);
+    digest_field_u64(&digest, 0, first);
+    digest_field_u64(&digest, 1, second);
+    return digest_end(&digest);
 }
 
-uint64_t digest_text(const uint8_t *secret, struct slice text)
+/* The long runs: images, templates. */
+static uint64_t digest_text(const uint8_t *secret, struct slice text)
 {
-    return XXH3_64bits_withSecret(text.ptr, text.len, secret, BLOCK_CHAIN_SECRET_BYTES);
+    return digest_64(secret, DIGEST_MEDIA, text.ptr, text.len);
 }
 
 uint64_t member_digest(const uint8_t *secret, struct json_member member)

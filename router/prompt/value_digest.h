@@ -11,12 +11,8 @@
 #include <stdint.h>
 
 #include "backends/json/json_scan.h"
-#include "backends/runtime/slice.h"
 
-/* secret: BLOCK_CHAIN_SECRET_BYTES, here and below. Order matters. */
-uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second);
-
-uint64_t digest_text(const uint8_t *secret, struct slice text);
+/* secret: DIGEST_SECRET_BYTES, here and below. */
 uint64_t value_digest(const uint8_t *secret, struct json_value value);
 
 /* Of a key and its value. An object is the sum of its members: add up what shall count. */
