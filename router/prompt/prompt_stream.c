@@ -111,6 +111,8 @@ static int reserve_blocks(void *ctx, size_t block_count)
     size_t count = block_count > doubled ? block_count : doubled;
     struct block *blocks;
 
+    if (sink->block_count_max == 0)
+        return -ENOBUFS;
     count = count > BLOCK_COUNT_FIRST ? count : BLOCK_COUNT_FIRST;
     count = count < sink->block_count_max ? count : sink->block_count_max;
     if (count <= chain->block_count_max)

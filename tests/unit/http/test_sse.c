@@ -218,7 +218,8 @@ static void feed_long_event(struct sse_world *world, size_t data_len, size_t pie
 
     for (size_t at = 0; at < len; at += piece_len) {
         size_t n = len - at < piece_len ? len - at : piece_len;
-        sse_reader_feed(&world->reader, slice_of(text + at, n), on_event, world);
+        world->piece = slice_of(text + at, n);
+        sse_reader_feed(&world->reader, world->piece, on_event, world);
     }
     free(text);
 }
