@@ -32,6 +32,8 @@ using simdjson::dom::element;
 namespace
 {
 
+static_assert(int(JSON_LOCATE_DEPTH_MAX) == int(JSON_DEPTH_MAX), "both looks go as deep");
+
 constexpr size_t FIRST_BYTES = 16 << 10;
 constexpr size_t KEPT_BYTES = 1 << 20;
 

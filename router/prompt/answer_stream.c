@@ -73,7 +73,7 @@ static bool is_writing(const struct answer_stream *answer)
     return answer->is_learnable && !answer->is_full;
 }
 
-/* Brings the message to place, where tag introduces what follows. */
+/* Brings the message to place; its first step writes the head. */
 static void move_to(struct answer_stream *answer, struct prompt_writer *writer, enum place place)
 {
     if (answer->place == PLACE_START)
