@@ -13,6 +13,22 @@
  * adds its members up, which forgets their order and needs no sorting, so no memory. Sums of keyed
  * digests cannot be steered without the secret. The depth of the recursion is JSON_DEPTH_MAX.
  */
+bool value_is_empty(struct json_value value)
+{
+    switch (json_type(value)) {
+    case JSON_NONE:
+    case JSON_NULL:
+        return true;
+    case JSON_STRING:
+        return json_string(value).len == 0;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        return json_count(value) == 0;
+    default:
+        return false;
+    }
+}
+
 static uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
 {
     struct digest digest;

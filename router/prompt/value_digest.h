@@ -8,9 +8,13 @@
 #ifndef ROUTER_PROMPT_VALUE_DIGEST_H
 #define ROUTER_PROMPT_VALUE_DIGEST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backends/json/json_scan.h"
+
+/* Null, "", [] and {}: it says no more than an absent member. */
+bool value_is_empty(struct json_value value);
 
 /* secret: DIGEST_SECRET_BYTES, here and below. */
 uint64_t value_digest(const uint8_t *secret, struct json_value value);
