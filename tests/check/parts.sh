@@ -100,8 +100,8 @@ make_venv()
 part_lint()
 {
     lint_status=0
-    for check in tests/lint/check_* tests/lint/self_test; do
-        name=$(basename "$check")
+    for check in tests/lint/check_* tests/*/self_test; do
+        name=${check#tests/}
         is_asked "$name" || continue
         echo "--- $name"
         "$check" >"$LOG_DIR/lint.out" 2>&1
