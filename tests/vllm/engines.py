@@ -165,15 +165,3 @@ def make_model(folder):
                    stdout=subprocess.DEVNULL)
     return folder
 
-
-def start_engines(count, model_folder, folder):
-    """Side by side: starting is mostly waiting for imports."""
-    engines = [Engine(f"engine-{i}", model_folder, folder) for i in range(count)]
-    try:
-        for engine in engines:
-            engine.wait_ready()
-    except BaseException:
-        for engine in engines:
-            engine.kill()
-        raise
-    return engines
