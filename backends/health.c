@@ -31,8 +31,10 @@
  * changes: the streak starts anew there, so that a worker which traffic took down has to pass
  * again, and the owner is told.
  *
- * "Refused" is the one failure that proves something: no process listens. When an answer follows,
- * it is from a new process with an empty cache, also if the worker never went DOWN in between.
+ * Two things prove that a process is another one than before, with an empty cache, also if the
+ * worker never went DOWN in between: nobody listened (refused) and then somebody answered; or a
+ * counter that only grows fell (a quick restart, or a host that was away and let connects time
+ * out).
  */
 
 enum { MODELS_BYTES_MAX = 4 << 20, METRICS_BYTES_MAX = 8 << 20, HEALTH_BYTES_MAX = 64 << 10 };
@@ -40,12 +42,13 @@ enum { MODELS_BYTES_MAX = 4 << 20, METRICS_BYTES_MAX = 8 << 20, HEALTH_BYTES_MAX
 struct probe {
     struct health *health;
     struct worker *worker;
-    uv_timer_t timer;           /* runs between two rounds */
-    struct http_fetch *fetch;   /* the one in flight, or NULL */
-    uint64_t models_due_ms;     /* while UP */
-    uint64_t metrics_due_ms;    /* later than now only when the worker has none that we know */
-    uint32_t seen_change_count; /* of worker->state_change_count: more means others changed it */
-    bool was_refused;           /* since the last answer */
+    uv_timer_t timer;            /* runs between two rounds */
+    struct http_fetch *fetch;    /* the one in flight, or NULL */
+    uint64_t models_due_ms;      /* while UP */
+    uint64_t metrics_due_ms;     /* later than now only when the worker has none that we know */
+    uint32_t seen_change_count;  /* of worker->state_change_count: more means others changed it */
+    uint64_t prompt_tokens_seen; /* in its last report */
+    bool was_refused;            /* since the last answer */
 };
 
 struct health {
@@ -147,21 +150,27 @@ static void judge(struct probe *probe, enum probe_result result)
     }
 }
 
-/* An answer came: if nobody was there before, this is a new process. */
-static void note_answer(struct probe *probe)
+/* The process is another one than before: nothing of what the old one said holds. */
+static void note_restart(struct probe *probe)
 {
     struct worker *worker = probe->worker;
 
-    if (!probe->was_refused)
-        return;
-    probe->was_refused = false;
-    if (worker->state == WORKER_STARTING)
-        return; /* its first process, as far as we know */
     worker->restart_count++;
     worker->report.is_known = false;
+    probe->prompt_tokens_seen = 0;
     probe->models_due_ms = 0;
     probe->metrics_due_ms = 0;
     tell_state(probe);
+}
+
+/* An answer came: if nobody was there before, this is a new process. */
+static void note_answer(struct probe *probe)
+{
+    bool was_refused = probe->was_refused;
+
+    probe->was_refused = false;
+    if (was_refused && probe->worker->state != WORKER_STARTING) /* that one saw its first process */
+        note_restart(probe);
 }
 
 static enum probe_result result_of_error(int error)
@@ -244,9 +253,13 @@ static void on_metrics(void *ctx, int error, int status, struct slice body)
     if (error == 0 && status == 200)
         engine = load_report_parse(body, clock_now_ms(), &report);
     if (engine != ENGINE_UNKNOWN) {
+        if (report.prompt_tokens < probe->prompt_tokens_seen)
+            note_restart(probe);
+        probe->prompt_tokens_seen = report.prompt_tokens;
         worker->engine = engine;
         worker->report = report;
-        tell_report(probe);
+        if (!probe->health->is_closing)
+            tell_report(probe);
     } else if (error == 0) {
         /* It has none (SGLang without --enable-metrics), or we do not know them: rarely again. */
         probe->metrics_due_ms = clock_now_ms() + probe->health->config.models_interval_ms;

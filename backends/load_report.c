@@ -31,7 +31,15 @@ enum {
     COUNT_DIGITS_MAX = 12 /* of a label: far above any cache, and a product fits in 64 bits */
 };
 
-enum meaning { MEANS_RUNNING, MEANS_WAITING, MEANS_USAGE, MEANS_CACHE, MEANS_TOKENS, MEANS_BLOCK };
+enum meaning {
+    MEANS_RUNNING,
+    MEANS_WAITING,
+    MEANS_USAGE,
+    MEANS_CACHE,   /* its labels say the size of the cache */
+    MEANS_TOKENS,  /* of the cache */
+    MEANS_BLOCK,   /* tokens of one */
+    MEANS_PROMPTS, /* tokens processed */
+};
 
 /* clang-format off */
 static const struct metric_name {
@@ -44,12 +52,14 @@ static const struct metric_name {
     {"vllm:kv_cache_usage_perc",    ENGINE_VLLM,   MEANS_USAGE},
     {"vllm:gpu_cache_usage_perc",   ENGINE_VLLM,   MEANS_USAGE}, /* before 0.10 */
     {"vllm:cache_config_info",      ENGINE_VLLM,   MEANS_CACHE},
+    {"vllm:prompt_tokens_total",    ENGINE_VLLM,   MEANS_PROMPTS},
     {"sglang:num_running_reqs",     ENGINE_SGLANG, MEANS_RUNNING},
     {"sglang:num_queue_reqs",       ENGINE_SGLANG, MEANS_WAITING},
     {"sglang:token_usage",          ENGINE_SGLANG, MEANS_USAGE},
     {"sglang:cache_config_info",    ENGINE_SGLANG, MEANS_CACHE},
     {"sglang:max_total_num_tokens", ENGINE_SGLANG, MEANS_TOKENS},
     {"sglang:page_size",            ENGINE_SGLANG, MEANS_BLOCK},
+    {"sglang:prompt_tokens_total",  ENGINE_SGLANG, MEANS_PROMPTS},
 };
 /* clang-format on */
 
@@ -70,6 +80,7 @@ struct totals {
     double cache_tokens;      /* by gauge */
     double info_cache_tokens; /* by labels */
     double block_tokens;
+    double prompt_tokens;
 };
 
 static bool is_blank(char c)
@@ -238,6 +249,9 @@ static void add_sample(struct totals *totals, enum meaning meaning, const struct
     case MEANS_BLOCK:
         totals->block_tokens = sample->value;
         break;
+    case MEANS_PROMPTS:
+        totals->prompt_tokens += sample->value;
+        break;
     }
 }
 
@@ -293,6 +307,7 @@ enum engine_kind load_report_parse(struct slice text, uint64_t now_ms, struct wo
         .cache_tokens =
             to_u64(totals.cache_tokens > 0 ? totals.cache_tokens : totals.info_cache_tokens),
         .block_tokens = to_u32(totals.block_tokens),
+        .prompt_tokens = to_u64(totals.prompt_tokens),
     };
     return totals.engine;
 }

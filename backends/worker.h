@@ -73,9 +73,10 @@ struct worker_report {
     uint64_t at_ms; /* monotonic time of the answer */
     uint32_t running;
     uint32_t waiting;
-    double cache_usage;    /* 0..1 of its KV cache */
-    uint64_t cache_tokens; /* size of its KV cache; 0: not said */
-    uint32_t block_tokens; /* 0: not said */
+    double cache_usage;     /* 0..1 of its KV cache */
+    uint64_t cache_tokens;  /* size of its KV cache; 0: not said */
+    uint32_t block_tokens;  /* 0: not said */
+    uint64_t prompt_tokens; /* processed since its process began: falls when it restarted */
 };
 
 /* What we learn about speed, by exponential averages; written by the exchange at first byte and at

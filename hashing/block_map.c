@@ -155,6 +155,8 @@ static bool grow(struct block_map *map)
 void block_map_init(struct block_map *map, size_t bytes_max)
 {
     *map = (struct block_map){.slot_count_max = bytes_max / BYTES_PER_SLOT_MAX};
+    if (map->slot_count_max < 2)
+        map->slot_count_max = 0; /* one slot could hold nothing beside the free one */
 }
 
 uint64_t *block_map_find(const struct block_map *map, uint64_t hash)

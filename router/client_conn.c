@@ -33,7 +33,9 @@ enum {
     TARGET_BYTES_MAX = 8 * 1024,
     AHEAD_BYTES_MAX = 64 * 1024, /* at most one read more than this is kept */
     ANSWER_HEAD_BYTES_MAX = 4096,
-    ERROR_BODY_BYTES_MAX = 4096,
+    ERROR_BODY_BYTES_MAX = 16 * 1024,
+    NEAR_MODEL_COUNT = 3,
+    MODEL_SHOWN_BYTES = 128,
     WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
@@ -102,6 +104,10 @@ static void end_record(struct client_conn *conn, enum end_reason reason)
     if (conn->record.begun_us == 0)
         return;
     conn->record.end = reason;
+    if (conn->endpoints->is_admin) {
+        conn->record.begun_us = 0;
+        return;
+    }
     request_record_finish(&conn->record, conn->relay, clock_now_us());
 }
 
@@ -337,6 +343,35 @@ void client_conn_answer_error(struct client_conn *conn, const struct openai_erro
     answer.body = buf_slice(&body);
     client_conn_answer(conn, &answer, reason);
     buf_release(&body);
+}
+
+static void write_model_refusal(struct buf *text, const struct worker_set *workers, struct slice id)
+{
+    const struct model *near[NEAR_MODEL_COUNT];
+    size_t count = worker_set_near_models(workers, id, near, NEAR_MODEL_COUNT);
+    int status = buf_printf(text, "There is no model '%.*s' here.",
+                            (int)(id.len < MODEL_SHOWN_BYTES ? id.len : MODEL_SHOWN_BYTES), id.ptr);
+
+    for (size_t i = 0; status == 0 && i < count; i++)
+        status = buf_printf(text, "%s'%s'", i == 0 ? " Did you mean " : ", ", near[i]->id);
+    if (status == 0)
+        status = buf_append(text, count > 0 ? SLICE("?") : SLICE(" See /v1/models."));
+    if (status < 0 || buf_append(text, slice_of("", 1)) < 0)
+        buf_clear(text);
+}
+
+void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason)
+{
+    struct buf text;
+
+    buf_init(&text, 4096);
+    write_model_refusal(&text, conn->relay->workers, id);
+    client_conn_answer_error(
+        conn,
+        &(struct openai_error){404, "model_not_found", "model",
+                               buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
+        NULL, reason);
+    buf_release(&text);
 }
 
 void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,

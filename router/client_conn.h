@@ -104,6 +104,9 @@ void client_conn_answer(struct client_conn *conn, const struct client_answer *an
 void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
                               const struct client_answer *more, enum end_reason reason);
 
+/* The same with 404 for a model that nobody serves, naming near ones. */
+void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
+
 /* For exchanges: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,
                                  unsigned count);

@@ -29,7 +29,7 @@ struct endpoint {
 struct endpoint_table {
     const struct endpoint *endpoints;
     size_t count;
-    void *ctx; /* for the answer functions: the app's */
+    bool is_admin; /* for operators: neither counted nor logged as requests */
 };
 
 /* How a lookup ended. */

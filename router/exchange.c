@@ -31,7 +31,6 @@ enum {
     ARENA_BYTES_MAX = 64 * 1024 * 1024,
     REQUEST_HEAD_BYTES_MAX = 64 * 1024,
     CLIENT_HEAD_BYTES_MAX = 64 * 1024,
-    NEAR_MODEL_COUNT = 3,
     BLOCK_BYTES = 256,
     CUT_BYTES_MIN = 64,
 };
@@ -204,26 +203,12 @@ static void list_names(struct buf *text, const struct model *const *models, size
 
 static void refuse_model(struct exchange *exchange, struct slice id)
 {
-    const struct model *near[NEAR_MODEL_COUNT];
-    size_t count = worker_set_near_models(exchange->relay->workers, id, near, NEAR_MODEL_COUNT);
-    struct buf text;
-    int status;
+    struct client_conn *client = exchange->client;
 
-    buf_init(&text, 1024);
-    status = buf_printf(&text, "There is no model '%.*s' here.", (int)(id.len < 128 ? id.len : 128),
-                        id.ptr);
-    if (status == 0 && count > 0) {
-        status = buf_append(&text, SLICE(" Did you mean "));
-        list_names(&text, near, count);
-    }
-    if (status == 0)
-        status = buf_append(&text, count > 0 ? SLICE("?") : SLICE(" See /v1/models."));
-    if (status == 0)
-        status = buf_append(&text, slice_of("", 1));
-    refuse(exchange, REJECT_UNKNOWN_MODEL,
-           &(struct openai_error){404, "model_not_found", "model",
-                                  status == 0 ? text.bytes : "There is no such model here."});
-    buf_release(&text);
+    exchange->relay->stats.rejected_total[REJECT_UNKNOWN_MODEL]++;
+    client->record.phase = ABORT_ROUTE;
+    exchange_destroy(exchange);
+    client_conn_refuse_model(client, id, END_CLIENT_ERROR);
 }
 
 static void refuse_absent_model(struct exchange *exchange)

@@ -277,17 +277,12 @@ static void skip_byte_order_mark(struct sse_reader *reader, struct scan *scan)
 void sse_reader_feed(struct sse_reader *reader, struct slice piece, sse_event_fn *on_event,
                      void *ctx)
 {
-    struct scan scan = {
-        .start = piece.ptr,
-        .at = piece.ptr,
-        .end = piece.ptr + piece.len,
-        .on_event = on_event,
-        .ctx = ctx,
-    };
+    struct scan scan = {.start = piece.ptr, .at = piece.ptr, .on_event = on_event, .ctx = ctx};
     const char *line_end;
 
     if (piece.len == 0)
         return;
+    scan.end = piece.ptr + piece.len;
     if (reader->offset < sizeof byte_order_mark)
         skip_byte_order_mark(reader, &scan);
     if (reader->last_was_cr && *scan.at == '\n')

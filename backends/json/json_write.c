@@ -133,6 +133,6 @@ int json_write_value(struct buf *buf, struct json_value value)
     case JSON_OBJECT:
         return write_object(buf, value);
     }
-    assert(!"a JSON type without a writer");
+    assert(false && "a JSON type without a writer");
     return 0;
 }

@@ -2,6 +2,8 @@
 
 #include "router/api/openai_error.h"
 
+#include "backends/json/json_write.h"
+
 /* Types as OpenAI's own errors have them. */
 static const char *type_of(int status)
 {
@@ -17,42 +19,6 @@ static const char *type_of(int status)
     default:
         return status >= 500 ? "server_error" : "invalid_request_error";
     }
-}
-
-static int write_escaped(struct buf *buf, unsigned char byte)
-{
-    switch (byte) {
-    case '"':
-        return buf_append(buf, SLICE("\\\""));
-    case '\\':
-        return buf_append(buf, SLICE("\\\\"));
-    case '\n':
-        return buf_append(buf, SLICE("\\n"));
-    default:
-        return buf_printf(buf, "\\u%04x", byte);
-    }
-}
-
-int json_write_string(struct buf *buf, struct slice text)
-{
-    int status = buf_append(buf, SLICE("\""));
-    size_t plain = 0; /* bytes before at that need no escape and are not written yet */
-
-    for (size_t at = 0; status == 0 && at < text.len; at++) {
-        unsigned char byte = (unsigned char)text.ptr[at];
-
-        if (byte >= 0x20 && byte != '"' && byte != '\\' && byte != 0x7f) {
-            plain++;
-            continue;
-        }
-        status = buf_append(buf, slice_of(text.ptr + at - plain, plain));
-        plain = 0;
-        if (status == 0)
-            status = write_escaped(buf, byte);
-    }
-    if (status == 0)
-        status = buf_append(buf, slice_of(text.ptr + text.len - plain, plain));
-    return status < 0 ? status : buf_append(buf, SLICE("\""));
 }
 
 static int write_member(struct buf *buf, const char *name, const char *value)

@@ -22,7 +22,4 @@ MUST_CHECK int openai_error_write(struct buf *buf, const struct openai_error *er
 /* The same as the last event of a stream: "data: {...}\n\n". */
 MUST_CHECK int openai_error_write_event(struct buf *buf, const struct openai_error *error);
 
-/* A JSON string with its quotes. */
-MUST_CHECK int json_write_string(struct buf *buf, struct slice text);
-
 #endif

@@ -1,76 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * replay_main: gives every file of the named folders to LLVMFuzzerTestOneInput, once, so that
- * what a fuzzer once found stays found, with any compiler and without libFuzzer.
+ * replay_main: a main() for fuzz programs built without libFuzzer: runs every file of the folders
+ * given, whole and cut in half, so that a corpus is an ordinary test.
  */
+#include "tests/fuzz/fuzz_input.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+enum { PATH_LEN_MAX = 4096, FILE_BYTES_MAX = 1 << 20 };
 
-/* The input lies in an allocation of exactly its size, so that a sanitizer sees one byte past. */
-static int replay_file(const char *path)
+/* A buffer of exactly size bytes, so that the address sanitizer sees a read past the end. */
+static void run_exactly(const uint8_t *bytes, size_t size)
 {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
-        fprintf(stderr, "%s: %s\n", path, strerror(errno));
-        return -1;
-    }
-    long size = ftell(file);
-    rewind(file);
-    uint8_t *bytes = malloc(size > 0 ? (size_t)size : 1);
-    if (size < 0 || bytes == NULL || fread(bytes, 1, (size_t)size, file) != (size_t)size) {
-        fprintf(stderr, "%s: cannot be read\n", path);
-        fclose(file);
-        free(bytes);
-        return -1;
-    }
-    fclose(file);
-    printf("%s (%ld bytes)\n", path, size);
-    fflush(stdout); /* the name must be out before the input can crash us */
-    int status = LLVMFuzzerTestOneInput(bytes, (size_t)size);
-    free(bytes);
-    return status;
+    uint8_t *copy = malloc(size > 0 ? size : 1);
+
+    if (copy == NULL)
+        abort();
+    memcpy(copy, bytes, size);
+    LLVMFuzzerTestOneInput(copy, size);
+    free(copy);
 }
 
-/* Returns how many files ran, or -1. */
-static int replay_folder(const char *folder)
+static int run_file(const char *path)
+{
+    static uint8_t bytes[FILE_BYTES_MAX];
+    FILE *file = fopen(path, "rb");
+    size_t size;
+
+    if (file == NULL) {
+        perror(path);
+        return -1;
+    }
+    size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    run_exactly(bytes, size);
+    run_exactly(bytes, size / 2); /* and cut short, as networks do */
+    return 0;
+}
+
+/* Returns how many files were run; -1: one could not be read. */
+static int run_folder(const char *folder)
 {
     DIR *dir = opendir(folder);
+    struct dirent *entry;
+    char path[PATH_LEN_MAX];
+    int count = 0;
+
     if (dir == NULL) {
-        fprintf(stderr, "%s: %s\n", folder, strerror(errno));
+        perror(folder);
         return -1;
     }
-    int count = 0;
-    int status = 0;
-    for (struct dirent *entry = readdir(dir); entry != NULL && status == 0; entry = readdir(dir)) {
+    while (count >= 0 && (entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.')
             continue;
-        char path[4096];
-        int len = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        status = len < (int)sizeof path ? replay_file(path) : -1;
-        count++;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        count = run_file(path) == 0 ? count + 1 : -1;
     }
     closedir(dir);
-    return status == 0 ? count : -1;
+    return count;
 }
 
-/* An empty corpus is a failure: it would look like a pass. */
 int main(int argc, char **argv)
 {
-    int count = 0;
+    int total = 0;
+
     for (int i = 1; i < argc; i++) {
-        int replayed = replay_folder(argv[i]);
-        if (replayed < 0)
+        int count = run_folder(argv[i]);
+
+        if (count < 0)
             return 1;
-        count += replayed;
+        total += count;
     }
-    printf("%d inputs\n", count);
-    return count > 0 ? 0 : 1;
+    printf("%d inputs\n", total);
+    return total > 0 ? 0 : 1; /* a corpus that is gone must not pass */
 }

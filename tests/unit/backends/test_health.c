@@ -31,6 +31,9 @@ struct health_world {
     struct reply health_reply, models_reply, metrics_reply;
     uint32_t health_asked, models_asked, metrics_asked;
     uint64_t timeout_ms; /* of a fetch: long, so that a slow machine fails no test */
+    uint64_t models_interval_ms;
+    uint32_t *counter; /* what has_counted() looks at, and */
+    uint32_t wanted;   /* how far */
     struct worker_set *set;
     struct worker *worker;
     struct health *health;
@@ -108,6 +111,7 @@ static void world_init(struct health_world *world)
         .models_reply = {200, SLICE(MODELS)},
         .metrics_reply = {200, SLICE(METRICS)},
         .timeout_ms = WAIT_MS,
+        .models_interval_ms = 60000,
     };
     start_server(world);
     world->set = worker_set_create();
@@ -122,7 +126,7 @@ static void start_health(struct health_world *world)
         .probe_timeout_ms = world->timeout_ms,
         .fail_count = 3,
         .pass_count = 2,
-        .models_interval_ms = 100,
+        .models_interval_ms = world->models_interval_ms,
         .progress_ms = 60000,
     };
 
@@ -159,6 +163,20 @@ static bool is_reported(void *ctx)
     struct health_world *world = ctx;
 
     return world->worker->report.is_known;
+}
+
+static bool has_counted(void *ctx)
+{
+    struct health_world *world = ctx;
+
+    return *world->counter >= world->wanted;
+}
+
+static bool counts_up_to(struct health_world *world, uint32_t *counter, uint32_t wanted)
+{
+    world->counter = counter;
+    world->wanted = wanted;
+    return loop_run_until(has_counted, world, WAIT_MS);
 }
 
 static bool has_failed_often(void *ctx)
@@ -383,6 +401,32 @@ Test(health, a_restart_is_told_even_when_the_worker_never_went_down)
     world_release(&world);
 }
 
+static bool has_reported_running_9(void *ctx)
+{
+    struct health_world *world = ctx;
+
+    return world->worker->report.is_known && world->worker->report.running == 9;
+}
+
+Test(health, a_counter_that_fell_is_a_restart_too)
+{
+    struct health_world world;
+    world_init(&world);
+    world.metrics_reply.body = SLICE(METRICS "vllm:prompt_tokens_total 500.0\n");
+    start_health(&world);
+    cr_assert(loop_run_until(is_reported, &world, WAIT_MS));
+    cr_assert(eq(u32, world.worker->restart_count, 0));
+    world.metrics_reply.body = SLICE("vllm:prompt_tokens_total 20.0\n"
+                                     "vllm:num_requests_running 9.0\n"
+                                     "vllm:num_requests_waiting 0.0\n");
+
+    cr_assert(loop_run_until(has_reported_running_9, &world, WAIT_MS));
+
+    cr_assert(eq(u32, world.worker->restart_count, 1));
+    cr_assert(eq(u32, world.state_told, 2), "up, restarted");
+    world_release(&world);
+}
+
 Test(health, a_worker_without_metrics_is_up_and_rarely_asked_for_them)
 {
     struct health_world world;
@@ -390,12 +434,11 @@ Test(health, a_worker_without_metrics_is_up_and_rarely_asked_for_them)
     world.metrics_reply.status = 404;
     bring_up(&world);
 
-    loop_run_for(10 * INTERVAL_MS);
+    cr_assert(counts_up_to(&world, &world.health_asked, 8));
 
     cr_assert(eq(int, world.worker->engine, ENGINE_UNKNOWN));
     cr_assert(not(world.worker->report.is_known));
-    cr_assert(le(u32, world.metrics_asked, 3));
-    cr_assert(gt(u32, world.health_asked, world.metrics_asked));
+    cr_assert(eq(u32, world.metrics_asked, 1));
     world_release(&world);
 }
 
@@ -403,23 +446,15 @@ Test(health, models_are_asked_for_again_and_kept_when_that_fails)
 {
     struct health_world world;
     world_init(&world);
+    world.models_interval_ms = 2 * INTERVAL_MS;
     bring_up(&world);
-    uint32_t asked_before = world.models_asked;
     world.models_reply.body = SLICE("garbage");
 
-    loop_run_for(10 * INTERVAL_MS);
+    cr_assert(counts_up_to(&world, &world.models_asked, world.models_asked + 3));
 
-    cr_assert(gt(u32, world.models_asked, asked_before));
     cr_assert(eq(int, world.worker->state, WORKER_UP));
     cr_assert(eq(sz, worker_set_model_count(world.set), 1));
     world_release(&world);
-}
-
-static bool is_asked(void *ctx)
-{
-    const uint32_t *asked = ctx;
-
-    return *asked > 0;
 }
 
 Test(health, closing_amid_each_fetch_leaves_nothing_behind)
@@ -433,7 +468,7 @@ Test(health, closing_amid_each_fetch_leaves_nothing_behind)
         uint32_t *asked[] = {&world.health_asked, &world.models_asked, &world.metrics_asked};
         replies[hang_at[i]]->status = 0;
         start_health(&world);
-        cr_assert(loop_run_until(is_asked, asked[hang_at[i]], WAIT_MS));
+        cr_assert(counts_up_to(&world, asked[hang_at[i]], 1));
 
         world_release(&world); /* the fixture's end checks the loop and the memory */
 

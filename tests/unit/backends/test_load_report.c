@@ -55,6 +55,7 @@ Test(load_report, a_busy_vllm_is_read_whole)
     cr_assert(epsilon_eq(dbl, report.cache_usage, 2.0 / 7, 1e-9));
     cr_assert(eq(u64, report.cache_tokens, 2048));
     cr_assert(eq(u32, report.block_tokens, 32));
+    cr_assert(gt(u64, report.prompt_tokens, 0));
 }
 
 Test(load_report, an_idle_vllm_has_a_known_load_of_zero)
@@ -69,6 +70,7 @@ Test(load_report, an_idle_vllm_has_a_known_load_of_zero)
     cr_assert(report.is_known);
     cr_assert(eq(u32, report.running, 0));
     cr_assert(eq(u64, report.cache_tokens, 2048));
+    cr_assert(eq(u64, report.prompt_tokens, 6686));
 }
 
 Test(load_report, engines_behind_one_port_are_summed_and_their_usage_averaged)

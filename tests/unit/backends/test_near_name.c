@@ -41,6 +41,41 @@ Test(near_name, the_cost_is_what_a_person_would_call_near)
     }
 }
 
+/* The plain recursion that the definition is. */
+static size_t slow_distance(const char *a, const char *b)
+{
+    size_t change, insert, drop;
+
+    if (*a == '\0' || *b == '\0')
+        return strlen(a) + strlen(b);
+    if (*a == *b)
+        return slow_distance(a + 1, b + 1);
+    change = slow_distance(a + 1, b + 1);
+    insert = slow_distance(a, b + 1);
+    drop = slow_distance(a + 1, b);
+    change = change < insert ? change : insert;
+    return 1 + (change < drop ? change : drop);
+}
+
+Test(near_name, edits_are_counted_as_the_definition_counts_them)
+{
+    uint32_t seed = 7;
+
+    for (int round = 0; round < 3000; round++) {
+        char typed[9] = "x", name[9] = "y"; /* no prefix of each other */
+        for (size_t i = 1; i < 8; i++) {
+            seed = seed * 1664525 + 1013904223;
+            typed[i] = "abc\0"[(seed >> 24) % (i < 5 ? 3 : 4)];
+            name[i] = "abc\0"[(seed >> 16 & 0xff) % (i < 5 ? 3 : 4)];
+        }
+        size_t distance = slow_distance(typed, name);
+
+        size_t cost = near_name_cost(slice_of_string(typed), slice_of_string(name));
+
+        cr_assert(eq(sz, cost, distance <= 2 ? distance : NEAR_NAME_FAR), "%s %s", typed, name);
+    }
+}
+
 Test(near_name, long_names_cost_no_more_than_a_look)
 {
     static char a[100000], b[100000];
