@@ -378,6 +378,7 @@ void client_conn_end_stream(struct client_conn *conn, const struct openai_error 
                             enum end_reason reason)
 {
     char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
+    bool is_chunked = !conn->is_close_delimited;
     struct slice pieces[3];
     struct buf event;
     int status;
@@ -385,18 +386,16 @@ void client_conn_end_stream(struct client_conn *conn, const struct openai_error 
     buf_init(&event, ERROR_BODY_BYTES_MAX);
     status = openai_error_write_event(&event, error);
     if (status == 0) {
-        size_t head_len = http_write_chunk_head(chunk_head, buf_len(&event));
-
-        pieces[0] = slice_of(chunk_head, head_len);
+        pieces[0] = slice_of(chunk_head, http_write_chunk_head(chunk_head, buf_len(&event)));
         pieces[1] = buf_slice(&event);
         pieces[2] = SLICE("\r\n0\r\n\r\n");
-        status = client_conn_write(conn, pieces, array_count(pieces));
+        status = client_conn_write(conn, is_chunked ? pieces : pieces + 1, is_chunked ? 3 : 1);
     }
     buf_release(&event);
     if (status < 0)
         client_conn_cut(conn, reason);
     else
-        client_conn_answer_end(conn, true, reason);
+        client_conn_answer_end(conn, is_chunked, reason);
 }
 
 static void refuse(struct client_conn *conn, enum reject_reason reject,
@@ -514,14 +513,15 @@ static int on_head(void *ctx, const struct http_head *head)
 
     if (id != NULL && is_valid_id(id->value))
         request_record_copy(conn->record.request_id, sizeof conn->record.request_id, id->value);
-    request_record_set_path(&conn->record, head->target);
     conn->record.method = head->method;
     conn->head = head;
     conn->may_live_on = head->keep_alive && head->version_minor == 1;
     conn->refusal = (int)endpoint_find(conn->endpoints, head->method, head->target, &endpoint,
                                        &conn->endpoint_rest);
-    if (endpoint != NULL)
+    if (endpoint != NULL) {
         conn->record.api = endpoint->api;
+        request_record_set_path(&conn->record, head->target);
+    }
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
     if (conn->refusal != ENDPOINT_FOUND) {
         conn->allow = endpoint != NULL ? http_method_name(endpoint->method) : NULL;

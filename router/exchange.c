@@ -173,10 +173,13 @@ void exchange_fail(struct exchange *exchange, const struct openai_error *error,
 {
     struct client_conn *client = exchange->client;
     struct client_answer more = {
-        .should_not_retry = exchange->history.death_count >= 2 || error->status == 504,
+        /* An engine worked on it, or may still do: a retry would be paid twice. */
+        .should_not_retry = exchange->history.death_count >= 2 || error->status == 504 ||
+                            reason == END_UPSTREAM_PROTOCOL ||
+                            exchange->last_failure == ATTEMPT_HALF_ANSWERED,
         .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
     };
-    bool is_sse = exchange->is_sse && exchange->is_chunked && !exchange->is_client_lost &&
+    bool is_sse = exchange->is_sse && !exchange->is_client_lost &&
                   stream_filter_is_at_boundary(&exchange->filter);
     bool was_relayed = exchange->state == EXCHANGE_RELAY;
 
@@ -423,20 +426,14 @@ static const enum retry_reason retry_reasons[] = {
     [ATTEMPT_USAGE_REFUSED] = RETRY_USAGE_REFUSED,
     [ATTEMPT_TIMEOUT] = RETRY_WORKER_DIED,
     [ATTEMPT_PROTOCOL] = RETRY_WORKER_DIED,
+    [ATTEMPT_HALF_ANSWERED] = RETRY_WORKER_DIED,
 };
 static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failure is counted");
 
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
-    struct retry_history *history = &exchange->history;
-    bool was_stale = history->stale_count > 0 && exchange->is_fresh_only;
-
-    /* Refused right after a stale connection: the worker had died, and this request was on it. */
-    history->death_count +=
-        failure == ATTEMPT_DIED || (failure == ATTEMPT_CONNECT_FAILED && was_stale);
-    history->stale_count += failure == ATTEMPT_STALE;
-    if (failure == ATTEMPT_CONNECT_FAILED || failure == ATTEMPT_DIED ||
-        failure == ATTEMPT_TIMEOUT || failure == ATTEMPT_PROTOCOL)
+    exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     if (failure == ATTEMPT_PROTOCOL)
         exchange->relay->stats.protocol_faults_total[FAULT_WORKER]++;
@@ -457,6 +454,9 @@ static void fail_attempt(struct exchange *exchange, enum attempt_failure failure
         [ATTEMPT_DIED] = {{502, "upstream_closed", NULL,
                            "The worker's connection died before it answered."},
                           END_UPSTREAM_CLOSED},
+        [ATTEMPT_HALF_ANSWERED] = {{502, "upstream_closed", NULL,
+                                    "The worker died while it began to answer."},
+                                   END_UPSTREAM_CLOSED},
         [ATTEMPT_BUSY] = {{503, "overloaded", NULL, "All workers are busy. Try again later."},
                           END_OVERLOADED},
         [ATTEMPT_USAGE_REFUSED] = {{502, "upstream_protocol_error", NULL,
@@ -503,7 +503,7 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
     /* What we believed it would hold by now, it does not. */
     residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
                             exchange->block_count, exchange->matched_count);
-    if (failure != ATTEMPT_USAGE_REFUSED && failure != ATTEMPT_STALE)
+    if (failure != ATTEMPT_USAGE_REFUSED)
         exchange->tried[exchange->tried_count++] = worker->index;
     exchange->history.has_other_worker = exchange_has_other_worker(exchange);
     exchange->history.has_budget = retry_budget_has(&exchange->relay->retry_budget);

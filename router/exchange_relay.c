@@ -356,6 +356,8 @@ static enum attempt_failure failure_of(const struct exchange *exchange, int stat
 {
     if (status == -EBADMSG)
         return ATTEMPT_PROTOCOL;
+    if (worker_conn_has_answer_bytes(exchange->conn))
+        return ATTEMPT_HALF_ANSWERED;
     return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
 }
 
@@ -402,6 +404,9 @@ static void relay_batch(struct exchange *exchange, int status)
 
     if (is_first)
         begin_relay(exchange);
+    /* A worker that dies behind its [DONE] has taken nothing away. */
+    if (status < 0 && exchange->is_sse && exchange->answer.has_done)
+        exchange->has_answer_end = true;
     flush(exchange, exchange->has_answer_end);
     if (is_first)
         client->record.overhead_us += clock_now_us() - exchange->batch_us;

@@ -78,7 +78,8 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_text(is_chosen ? "attempt_id" : NULL, record->attempt_id),
         log_text("api", request_api_name(record->api)),
         log_text("method", http_method_name(record->method)),
-        log_text("path", record->path),
+        /* of no endpoint of ours, a path may hold anything, a key too */
+        log_text(record->path[0] != '\0' ? "path" : NULL, record->path),
         log_i64("status", record->status),
         log_text("end", end_reason_name(record->end)),
         log_text(is_aborted ? "phase" : NULL, abort_phase_name(record->phase)),

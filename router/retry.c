@@ -7,10 +7,9 @@
 /*
  * DESIGN
  *
- * A reused connection that dies at once was most likely closed by its worker while it lay idle:
- * the same worker gets the request once more over a new connection. If that one is refused, the
- * worker had died after all, and the caller counts a death (see exchange.c), so that the rule of
- * two deaths holds on reused connections too.
+ * A reused connection that dies without a byte was most likely closed by its worker while it lay
+ * idle; but that is not certain (the request may have killed the engine), so it counts as a death
+ * like any other, and the same worker is asked again only where there is no other one.
  */
 #define BUDGET_TOKENS_PER_REQUEST 0.1
 
@@ -33,9 +32,10 @@ enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry
     case ATTEMPT_BUSY:
         return elsewhere(history);
     case ATTEMPT_STALE:
-        return history->stale_count <= 1 ? RETRY_SAME_FRESH : elsewhere(history);
+        return history->has_other_worker ? RETRY_ELSEWHERE : RETRY_SAME_FRESH;
     case ATTEMPT_USAGE_REFUSED:
         return RETRY_SAME_PLAIN;
+    case ATTEMPT_HALF_ANSWERED:
     case ATTEMPT_TIMEOUT:
     case ATTEMPT_PROTOCOL:
     case ATTEMPT_FAILURE_COUNT:

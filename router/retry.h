@@ -13,6 +13,7 @@ enum attempt_failure {
     ATTEMPT_CONNECT_FAILED, /* refused, unreachable, or no answer in time: nothing was sent */
     ATTEMPT_STALE,          /* a reused connection died without one byte of an answer */
     ATTEMPT_DIED,           /* a fresh one did: the request may have killed the engine */
+    ATTEMPT_HALF_ANSWERED,  /* it died with part of an answer: the engine had begun to work */
     ATTEMPT_BUSY,           /* 429 or 503 before a body: the worker refused it */
     ATTEMPT_USAGE_REFUSED,  /* 400, perhaps because of what we had spliced in */
     ATTEMPT_TIMEOUT,        /* no answer in time: the engine may still be working */
@@ -31,8 +32,7 @@ enum retry_verdict {
 struct retry_history {
     uint32_t retry_count; /* made so far */
     uint32_t retry_count_max;
-    uint32_t death_count; /* workers whose connection died with this request on it */
-    uint32_t stale_count;
+    uint32_t death_count;  /* connections that died with this request on them */
     bool has_answered;     /* a byte of an answer went to the client */
     bool has_other_worker; /* one that may serve it and was not tried */
     bool has_budget;       /* the process may retry (retry_budget) */
