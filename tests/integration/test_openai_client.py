@@ -158,7 +158,7 @@ def test_a_worker_that_dies_in_a_stream_is_api_error(start_router, worker):
     def die(request):
         request.start_stream()
         request.send_chunk(CHAT.event("Tea"))
-        request.end_by("rst")
+        request.end_by("fin")
 
     worker.handler = die
     seen = []

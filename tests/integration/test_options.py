@@ -7,6 +7,7 @@ import pytest
 
 from peers.openai_api import CHAT
 from peers.process import Process, program, wait_until
+from peers.wire import HOST
 
 
 def run(*words):
@@ -84,7 +85,7 @@ def test_the_admin_listener_is_on_loopback_unless_told_otherwise():
 
 
 def test_a_port_that_is_taken_is_told(router):
-    shown = run("--host", "127.0.0.1", "--port", str(router.address[1]), "--admin-port", "0",
+    shown = run("--host", HOST, "--port", str(router.address[1]), "--admin-port", "0",
                 "--log-format", "json")
     assert shown.returncode not in (0, -6, -11)
     assert str(router.address[1]) in shown.stderr

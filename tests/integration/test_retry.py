@@ -140,7 +140,9 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
         client.post(CHAT, CHAT.request())
         request = worker.expect()
         assert request.number == 1
-        request.answer(CHAT.answer())
+        request.body()
+        request.send_head(200, content_type="application/json", content_length=2)
+        request.send(b"{}")
         answer = client.answer()
         assert answer.status == 200, f"request {number}"
         answer.read_all()
@@ -151,6 +153,7 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
         else:
             request.wire.reset()
             wait_until(lambda: router.open_sockets() < sockets, "the dead connection is dropped")
+        request.finish()
     assert {line["attempts"] for line in router.log.wait_count("request", 10)} == {1}
 
 
