@@ -60,6 +60,9 @@ void http_reader_next(struct http_reader *reader);
 /* For answers, before the head arrives: the request was HEAD, so that no body follows. */
 void http_reader_expect_no_body(struct http_reader *reader);
 
+/* Frees the head once nobody looks at it any more; an open stream does not carry it along. */
+void http_reader_forget_head(struct http_reader *reader);
+
 /* A message has begun (its first byte was seen) and not ended. */
 bool http_reader_is_inside(const struct http_reader *reader);
 

@@ -68,7 +68,10 @@ static inline struct log_field log_bool(const char *key, bool flag)
     return (struct log_field){.key = key, .kind = LOG_FIELD_BOOL, .flag = flag};
 }
 
-/* Once, before the first line. fd stays the caller's. AUTO: logfmt when fd is a terminal. */
+/*
+ * Before the first line. fd stays the caller's, and its flags as they are: it is shared with other
+ * processes. AUTO: logfmt when fd is a terminal. Whoever logs to a pipe ignores SIGPIPE.
+ */
 void log_init(int fd, enum log_level level, enum log_format format);
 bool log_is_on(enum log_level level);
 
@@ -85,6 +88,9 @@ void log_write(enum log_level level, const char *event, const struct log_field *
 
 /* Hands the gathered lines to the descriptor; keeps what it does not take at once. */
 void log_flush(void);
+
+/* At the end of the process: flushes, and waits for a slow reader at most a second. */
+void log_finish(void);
 
 /* Lines dropped so far. */
 uint64_t log_dropped_count(void);

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "backends/http/worker_conn.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "backends/http/worker_pool.h"
+#include "backends/worker.h"
+
+/*
+ * DESIGN
+ *
+ *   CONNECTING --> LENT <--> IDLE       any of them --> CLOSING, whose end frees the memory
+ *
+ * The socket is read from the moment it is open to its end, also while idle: that costs no system
+ * call per exchange, and a worker that closes is noticed at once. A failed write is not reported:
+ * an engine may answer (413, 401) before it has read the whole body, and that answer is still to
+ * be read; when there is none, reading fails as well.
+ */
+/* clang-format off */
+static const bool is_legal[WORKER_CONN_STATE_COUNT][WORKER_CONN_STATE_COUNT] = {
+    /* from \ to                 CONNECTING  LENT   IDLE   CLOSING */
+    [WORKER_CONN_CONNECTING] = { false,      true,  false, true  },
+    [WORKER_CONN_LENT]       = { false,      false, true,  true  },
+    [WORKER_CONN_IDLE]       = { false,      true,  false, true  },
+    [WORKER_CONN_CLOSING]    = { false,      false, false, false },
+};
+/* clang-format on */
+
+static void set_state(struct worker_conn *conn, enum worker_conn_state state)
+{
+    assert(is_legal[conn->state][state]);
+
+    conn->state = state;
+}
+
+static int on_head(void *ctx, const struct http_head *head)
+{
+    struct worker_conn *conn = ctx;
+
+    conn->may_live_on = head->keep_alive;
+    return conn->callbacks->on_head(conn->ctx, head);
+}
+
+static int on_body(void *ctx, struct slice piece)
+{
+    struct worker_conn *conn = ctx;
+
+    return conn->callbacks->on_body(conn->ctx, piece);
+}
+
+static int on_end(void *ctx)
+{
+    struct worker_conn *conn = ctx;
+
+    conn->has_ended = true;
+    return conn->callbacks->on_end(conn->ctx);
+}
+
+static const struct http_reader_callbacks reader_callbacks = {on_head, on_body, on_end};
+
+/* The lender hears of it once; what it does then may close the connection. */
+static void fail(struct worker_conn *conn, int status)
+{
+    assert(status < 0);
+
+    if (conn->has_failed)
+        return;
+    conn->has_failed = true;
+    conn->may_live_on = false;
+    conn->callbacks->on_progress(conn->ctx, status);
+}
+
+static void read_answer(struct worker_conn *conn, struct slice bytes)
+{
+    size_t consumed;
+    int status;
+
+    if (conn->has_ended) { /* an engine that talks on after its answer cannot be trusted */
+        conn->may_live_on = false;
+        return;
+    }
+    status = http_reader_feed(conn->reader, bytes, &consumed);
+    if (status < 0) {
+        fail(conn, status);
+        return;
+    }
+    if (consumed < bytes.len)
+        conn->may_live_on = false;
+    conn->callbacks->on_progress(conn->ctx, 0);
+}
+
+static void read_end(struct worker_conn *conn, int status)
+{
+    bool was_complete = conn->has_ended;
+
+    conn->may_live_on = false;
+    if (was_complete)
+        return; /* its lender knows already and is about to return it */
+    if (status == UV_EOF)
+        status = http_reader_feed_end(conn->reader);
+    if (status == 0 && !conn->has_ended)
+        status = -EPIPE; /* not one byte of an answer */
+    if (status < 0)
+        fail(conn, status);
+    else
+        conn->callbacks->on_progress(conn->ctx, 0);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
+{
+    struct worker_conn *conn = stream->data;
+
+    if (count == 0)
+        return;
+    if (conn->state == WORKER_CONN_IDLE) { /* closed by the worker, or bytes nobody asked for */
+        worker_pool_lost_idle(conn->pool, conn);
+        return;
+    }
+    assert(conn->state == WORKER_CONN_LENT);
+    if (count > 0)
+        read_answer(conn, slice_of(buffer->base, (size_t)count));
+    else
+        read_end(conn, (int)count);
+}
+
+static int start_reading(struct worker_conn *conn)
+{
+    int status = uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read);
+
+    conn->is_reading = status == 0;
+    return status;
+}
+
+static void on_connected(uv_connect_t *connect, int status)
+{
+    struct worker_conn *conn = connect->data;
+
+    if (conn->state == WORKER_CONN_CLOSING)
+        return;
+    if (status == 0)
+        status = start_reading(conn);
+    if (status == 0)
+        set_state(conn, WORKER_CONN_LENT);
+    else
+        conn->has_failed = true;
+    conn->callbacks->on_connected(conn->ctx, status);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct worker_conn *conn = handle->data;
+
+    worker_pool_closed_one(conn->pool);
+    http_reader_destroy(conn->reader);
+    free(conn);
+}
+
+struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status)
+{
+    struct http_reader_limits limits = {.head_bytes_max = worker_pool_head_bytes_max(pool)};
+    struct worker_conn *conn = calloc(1, sizeof *conn);
+
+    *status = -ENOMEM;
+    if (conn == NULL)
+        return NULL;
+    conn->reader = http_reader_create(HTTP_READER_ANSWERS, limits, &reader_callbacks, conn);
+    if (conn->reader == NULL) {
+        free(conn);
+        return NULL;
+    }
+    conn->pool = pool;
+    conn->state = WORKER_CONN_CONNECTING;
+    list_node_init(&conn->in_pool);
+    deadline_init(&conn->idle);
+    *status = uv_tcp_init(worker_pool_loop(pool), &conn->tcp);
+    worker_pool_opened_one(pool);
+    assert(*status == 0); /* makes no descriptor yet, so cannot fail */
+    conn->tcp.data = conn;
+    conn->connect.data = conn;
+    conn->write.data = conn;
+    *status =
+        uv_tcp_connect(&conn->connect, &conn->tcp,
+                       (const struct sockaddr *)&worker_pool_worker(pool)->address, on_connected);
+    if (*status < 0) {
+        worker_conn_close(conn);
+        return NULL;
+    }
+    uv_tcp_nodelay(&conn->tcp, 1);
+    return conn;
+}
+
+void worker_conn_lend(struct worker_conn *conn, const struct worker_conn_callbacks *callbacks,
+                      void *ctx)
+{
+    conn->callbacks = callbacks;
+    conn->ctx = ctx;
+    if (conn->state == WORKER_CONN_CONNECTING)
+        return;
+    conn->is_reused = true;
+    conn->has_ended = false;
+    conn->may_live_on = false;
+    http_reader_next(conn->reader);
+    set_state(conn, WORKER_CONN_LENT);
+}
+
+bool worker_conn_take_back(struct worker_conn *conn)
+{
+    bool is_clean = conn->state == WORKER_CONN_LENT && conn->has_ended && conn->may_live_on &&
+                    !conn->is_writing && !conn->has_failed;
+
+    conn->callbacks = NULL;
+    conn->ctx = NULL;
+    if (!is_clean)
+        return false;
+    worker_conn_resume(conn);
+    http_reader_forget_head(conn->reader);
+    set_state(conn, WORKER_CONN_IDLE);
+    return true;
+}
+
+void worker_conn_close(struct worker_conn *conn)
+{
+    if (conn->state == WORKER_CONN_CLOSING)
+        return;
+    set_state(conn, WORKER_CONN_CLOSING);
+    deadline_disarm(&conn->idle);
+    uv_close((uv_handle_t *)&conn->tcp, on_closed);
+}
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct worker_conn *conn = write->data;
+
+    if (status == 0)
+        conn->is_writing = false;
+}
+
+void worker_conn_send(struct worker_conn *conn, const struct slice *slices, unsigned count)
+{
+    uv_buf_t pieces[IO_WRITE_SLICE_COUNT_MAX];
+    uv_buf_t *left = pieces;
+
+    assert(conn->state == WORKER_CONN_LENT);
+    assert(count <= IO_WRITE_SLICE_COUNT_MAX);
+
+    for (unsigned i = 0; i < count; i++)
+        pieces[i] = io_buf(slices[i]);
+    conn->is_writing = true;
+    if (io_try_write((uv_stream_t *)&conn->tcp, &left, &count) < 0)
+        return; /* reading will say why */
+    if (count == 0)
+        conn->is_writing = false;
+    else
+        (void)uv_write(&conn->write, (uv_stream_t *)&conn->tcp, left, count, on_written);
+}
+
+bool worker_conn_is_sent(const struct worker_conn *conn)
+{
+    return !conn->is_writing;
+}
+
+bool worker_conn_is_reused(const struct worker_conn *conn)
+{
+    return conn->is_reused;
+}
+
+void worker_conn_pause(struct worker_conn *conn)
+{
+    if (!conn->is_reading)
+        return;
+    uv_read_stop((uv_stream_t *)&conn->tcp);
+    conn->is_reading = false;
+}
+
+void worker_conn_resume(struct worker_conn *conn)
+{
+    int status;
+
+    if (conn->is_reading || conn->has_failed)
+        return;
+    status = start_reading(conn);
+    if (status < 0)
+        fail(conn, status);
+}
+
+void worker_conn_forget_head(struct worker_conn *conn)
+{
+    http_reader_forget_head(conn->reader);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * worker_conn: one connection to a worker, lent by its worker_pool to one exchange at a time.
+ * Sends one request, reads one answer. Loop thread only.
+ */
+#ifndef BACKENDS_HTTP_WORKER_CONN_H
+#define BACKENDS_HTTP_WORKER_CONN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/http/http_message.h"
+#include "backends/http/http_reader.h"
+#include "backends/io_loop.h"
+#include "backends/runtime/deadline_list.h"
+#include "backends/runtime/list.h"
+#include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
+
+struct worker_conn;
+struct worker_pool;
+
+/*
+ * What the lender is told. on_head, on_body and on_end come while bytes are being read: they
+ * record, and must not return the connection. on_progress comes after each batch of them, and
+ * when the connection failed: there the lender may do anything, worker_pool_return() included.
+ */
+struct worker_conn_callbacks {
+    void (*on_connected)(void *ctx, int status); /* 0 or -errno; may return the connection */
+    int (*on_head)(void *ctx, const struct http_head *head);
+    int (*on_body)(void *ctx, struct slice piece);
+    int (*on_end)(void *ctx);
+    /* status 0: bytes were read. -EPIPE: closed (a FIN) before the answer's end; -ECONNRESET and
+     * the like: lost; -EBADMSG: not HTTP. After < 0 nothing more comes. */
+    void (*on_progress)(void *ctx, int status);
+};
+
+/*
+ * Sends one request, gathered from up to IO_WRITE_SLICE_COUNT_MAX slices, which must live until
+ * the lease ends or worker_conn_is_sent(). Failure to write is told through on_progress.
+ */
+void worker_conn_send(struct worker_conn *conn, const struct slice *slices, unsigned count);
+
+/* Everything of the request is with the kernel: its slices may go. */
+bool worker_conn_is_sent(const struct worker_conn *conn);
+
+/* An earlier exchange used this connection: the worker may have closed it unnoticed. */
+bool worker_conn_is_reused(const struct worker_conn *conn);
+
+/* Backpressure: stops and continues reading the answer. */
+void worker_conn_pause(struct worker_conn *conn);
+void worker_conn_resume(struct worker_conn *conn);
+
+/* The head of the answer is not needed any more: gives its memory back. */
+void worker_conn_forget_head(struct worker_conn *conn);
+
+enum worker_conn_state {
+    WORKER_CONN_CONNECTING, /* lent; the socket is on its way */
+    WORKER_CONN_LENT,       /* an exchange uses it */
+    WORKER_CONN_IDLE,       /* open, in the pool */
+    WORKER_CONN_CLOSING,    /* the memory goes with the socket's close callback */
+    WORKER_CONN_STATE_COUNT
+};
+
+/* Private to worker_conn.c and worker_pool.c. */
+struct worker_conn {
+    uv_tcp_t tcp;
+    uv_connect_t connect;
+    uv_write_t write;
+    struct list_node in_pool; /* in the pool's idle list, or unlinked */
+    struct deadline idle;     /* armed while idle */
+    struct worker_pool *pool;
+    enum worker_conn_state state;
+    struct http_reader *reader;
+    const struct worker_conn_callbacks *callbacks;
+    void *ctx;
+    bool is_reused;
+    bool is_writing;  /* the kernel has not taken the whole request yet */
+    bool has_ended;   /* the answer is complete */
+    bool may_live_on; /* and said that the connection stays open, with nothing behind it */
+    bool has_failed;  /* the lender was told */
+    bool is_reading;
+};
+
+/* Starts connecting to the pool's worker. NULL and *status < 0: no socket, no memory. */
+struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status);
+
+/* Hands conn to its next lender. */
+void worker_conn_lend(struct worker_conn *conn, const struct worker_conn_callbacks *callbacks,
+                      void *ctx);
+
+/* Takes it back. True: it is clean and now IDLE; false: the caller must close it. */
+bool worker_conn_take_back(struct worker_conn *conn);
+
+void worker_conn_close(struct worker_conn *conn);
+
+#endif

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "backends/io_loop.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static void fire_expired(struct io_deadlines *deadlines, uint64_t now_ms)
+{
+    struct deadline *deadline;
+
+    while ((deadline = deadline_list_expired(&deadlines->list, now_ms)) != NULL) {
+        deadline_disarm(deadline);
+        deadlines->on_expired(deadline);
+    }
+}
+
+static void on_tick(uv_timer_t *tick)
+{
+    struct io_loop *io = io_loop_of(tick->loop);
+    uint64_t now_ms = io_loop_now_ms(io);
+
+    for (uint32_t i = 0; i < io->deadlines_count; i++)
+        fire_expired(io->deadlines[i], now_ms);
+}
+
+int io_loop_init(struct io_loop *io)
+{
+    int status = uv_loop_init(&io->loop);
+
+    if (status < 0)
+        return status;
+    io->deadlines_count = 0;
+    memset(io->read_bytes + IO_READ_BYTES, 0, BUF_PADDING);
+    status = uv_timer_init(&io->loop, &io->tick);
+    if (status == 0)
+        status = uv_timer_start(&io->tick, on_tick, IO_TICK_MS, IO_TICK_MS);
+    return status;
+}
+
+void io_loop_stop_tick(struct io_loop *io)
+{
+    if (!uv_is_closing((uv_handle_t *)&io->tick))
+        uv_close((uv_handle_t *)&io->tick, NULL);
+}
+
+void io_loop_release(struct io_loop *io)
+{
+    int status = uv_loop_close(&io->loop);
+
+    assert(status == 0);
+}
+
+void io_deadlines_init(struct io_deadlines *deadlines, struct io_loop *io, uint64_t duration_ms,
+                       io_expired_fn *on_expired)
+{
+    assert(io->deadlines_count < IO_DEADLINE_LIST_COUNT_MAX);
+
+    deadline_list_init(&deadlines->list, duration_ms);
+    deadlines->on_expired = on_expired;
+    io->deadlines[io->deadlines_count++] = deadlines;
+}
+
+void io_lend_read_buffer(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+{
+    struct io_loop *io = io_loop_of(handle->loop);
+
+    (void)suggested;
+    *buffer = uv_buf_init(io->read_bytes, IO_READ_BYTES);
+}
+
+ssize_t io_try_write(uv_stream_t *stream, uv_buf_t **bufs, unsigned *count)
+{
+    int sent = uv_try_write(stream, *bufs, *count);
+    size_t left;
+
+    if (sent == UV_EAGAIN)
+        return 0;
+    if (sent < 0)
+        return sent;
+    left = (size_t)sent;
+    while (*count > 0 && left >= (*bufs)->len) {
+        left -= (*bufs)->len;
+        (*bufs)++;
+        (*count)--;
+    }
+    if (*count > 0) {
+        (*bufs)->base += left;
+        (*bufs)->len -= left;
+    }
+    return sent;
+}

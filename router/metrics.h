@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * metrics: what the router counts, one row each in metrics.def, and its Prometheus text. The relay
+ * owns one struct router_stats and bumps plain fields; nothing is computed before a scrape. No
+ * label takes a value from a request (model names are not labels), so that a client cannot make
+ * series. Loop thread only.
+ */
+#ifndef ROUTER_METRICS_H
+#define ROUTER_METRICS_H
+
+#include <stdint.h>
+
+#include "backends/runtime/buf.h"
+#include "backends/runtime/histogram.h"
+#include "backends/runtime/must_check.h"
+#include "router/end_reason.h"
+#include "router/policy/policy.h"
+#include "router/residency/residency_guess.h"
+#include "router/residency/residency_index.h"
+
+struct worker_set;
+
+/* The dimensions: enums whose values are label values. row(constant, name). */
+/* clang-format off */
+#define REQUEST_API_ROWS(row)                                                                      \
+    row(REQUEST_API_CHAT, "chat")                 /* POST /v1/chat/completions */                  \
+    row(REQUEST_API_COMPLETIONS, "completions")   /* POST /v1/completions */                       \
+    row(REQUEST_API_MODELS, "models")             /* GET /v1/models and below */                   \
+    row(REQUEST_API_OTHER, "other")               /* everything else, unknown paths included */
+
+#define STATUS_CLASS_ROWS(row)                                                                     \
+    row(STATUS_CLASS_NONE, "none")                /* no status was sent */                         \
+    row(STATUS_CLASS_2XX, "2xx")                                                                   \
+    row(STATUS_CLASS_3XX, "3xx")                                                                   \
+    row(STATUS_CLASS_4XX, "4xx")                                                                   \
+    row(STATUS_CLASS_5XX, "5xx")
+
+#define RETRY_REASON_ROWS(row)                                                                     \
+    row(RETRY_CONNECT_FAILED, "connect_failed")                                                    \
+    row(RETRY_STALE_CONNECTION, "stale_connection") /* a reused one that died with no byte */      \
+    row(RETRY_BUSY, "busy")                       /* 429 or 503 before a body */                   \
+    row(RETRY_WORKER_DIED, "worker_died")         /* EOF or reset before any byte */               \
+    row(RETRY_USAGE_REFUSED, "usage_refused")     /* 400 to what we had spliced in */
+
+#define ABORT_PHASE_ROWS(row)                                                                      \
+    row(ABORT_READ, "read")                       /* head and body */                              \
+    row(ABORT_ROUTE, "route")                     /* parse and choice */                           \
+    row(ABORT_QUEUE, "queue")                                                                      \
+    row(ABORT_CONNECT, "connect")                                                                  \
+    row(ABORT_SEND, "send")                       /* until the answer's first byte */              \
+    row(ABORT_RELAY, "relay")
+
+#define FAULT_SIDE_ROWS(row)                                                                       \
+    row(FAULT_CLIENT, "client")                                                                    \
+    row(FAULT_WORKER, "worker")
+
+#define REJECT_REASON_ROWS(row)                                                                    \
+    row(REJECT_BAD_REQUEST, "bad_request")        /* body or head that means nothing: 400 */       \
+    row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
+    row(REJECT_METHOD, "method")                  /* 405 */                                        \
+    row(REJECT_UNKNOWN_MODEL, "unknown_model")    /* 404 */                                        \
+    row(REJECT_TOO_LARGE, "too_large")            /* 413, 431 */                                   \
+    row(REJECT_TIMEOUT, "timeout")                /* head or body too slow: 408 */                 \
+    row(REJECT_NO_WORKER, "no_worker")            /* 503 */                                        \
+    row(REJECT_OVERLOADED, "overloaded")          /* a limit of ours: 429, 503 */                  \
+    row(REJECT_DRAINING, "draining")              /* 503 */
+/* clang-format on */
+
+#define DIMENSION_CONSTANT(constant, name) constant,
+enum request_api { REQUEST_API_ROWS(DIMENSION_CONSTANT) REQUEST_API_COUNT };
+enum status_class { STATUS_CLASS_ROWS(DIMENSION_CONSTANT) STATUS_CLASS_COUNT };
+enum retry_reason { RETRY_REASON_ROWS(DIMENSION_CONSTANT) RETRY_REASON_COUNT };
+enum abort_phase { ABORT_PHASE_ROWS(DIMENSION_CONSTANT) ABORT_PHASE_COUNT };
+enum fault_side { FAULT_SIDE_ROWS(DIMENSION_CONSTANT) FAULT_SIDE_COUNT };
+enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT };
+#undef DIMENSION_CONSTANT
+
+/* The length of each dimension that a row of metrics.def may name. */
+enum {
+    METRICS_COUNT_api = REQUEST_API_COUNT,
+    METRICS_COUNT_end = END_REASON_COUNT,
+    METRICS_COUNT_phase = ABORT_PHASE_COUNT,
+    METRICS_COUNT_reject = REJECT_REASON_COUNT,
+    METRICS_COUNT_retry = RETRY_REASON_COUNT,
+    METRICS_COUNT_rung = ROUTE_RUNG_COUNT,
+    METRICS_COUNT_side = FAULT_SIDE_COUNT,
+    METRICS_COUNT_status = STATUS_CLASS_COUNT,
+};
+
+/*
+ * A field per row of what the relay counts: uint64_t client_connections; struct histogram
+ * ttft_seconds; uint64_t requests_total[api][status][end]; ...
+ */
+struct router_stats {
+#define COUNTER(name, help)             uint64_t name;
+#define COUNTER1(name, dimension, help) uint64_t name[METRICS_COUNT_##dimension];
+#define COUNTER3(name, a, b, c, help)                                                              \
+    uint64_t name[METRICS_COUNT_##a][METRICS_COUNT_##b][METRICS_COUNT_##c];
+#define GAUGE(name, help)             uint64_t name;
+#define HISTOGRAM(name, bounds, help) struct histogram name;
+#include "router/metrics.def"
+};
+
+/* What a scrape reads beside the stats. */
+struct metrics_sources {
+    const struct router_stats *stats;
+    const struct worker_set *workers;
+    struct residency_index_stats index;
+    struct residency_guess_stats guess;
+    uint64_t log_dropped_count;
+};
+
+/* All zero, with the histograms' bounds set. */
+void router_stats_init(struct router_stats *stats);
+
+/* 0 (nothing sent) is NONE; 1xx never ends an exchange. */
+enum status_class status_class_of(int status);
+
+const char *request_api_name(enum request_api api);
+const char *retry_reason_name(enum retry_reason reason);
+const char *abort_phase_name(enum abort_phase phase);
+const char *reject_reason_name(enum reject_reason reason);
+
+/* The whole answer to GET /metrics, text format 0.0.4. -ENOBUFS, -ENOMEM. */
+MUST_CHECK int metrics_write(struct buf *out, const struct metrics_sources *sources);
+
+/* The Content-Type that goes with it. */
+#define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
+
+#endif

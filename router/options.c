@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/options.h"
+
+#include <assert.h>
+
+#include "backends/runtime/log.h"
+
+static const char *const log_level_words[] = {
+    [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
+    [LOG_ERROR] = "error", [LOG_LEVEL_COUNT] = NULL,
+};
+static const char *const log_format_words[] = {
+    [LOG_FORMAT_AUTO] = "auto",
+    [LOG_FORMAT_LOGFMT] = "logfmt",
+    [LOG_FORMAT_JSON] = "json",
+    [LOG_FORMAT_COUNT] = NULL,
+};
+
+#define OPTION_GROUP_CHOICE  "Choosing"
+#define OPTION_GROUP_GENERAL "General"
+#define OPTION_GROUP_LIMIT   "Limits"
+#define OPTION_GROUP_LISTEN  "Listening"
+#define OPTION_GROUP_OUTPUT  "Logs"
+#define OPTION_GROUP_TIMER   "Timers"
+#define OPTION_GROUP_WORKER  "Workers"
+
+static const struct option rows[] = {
+#define OPTION(field_, name_, kind_, default_, min_, max_, unit_, phase_, group_, help_)           \
+    {                                                                                              \
+        .name = name_,                                                                             \
+        .kind = OPTION_##kind_,                                                                    \
+        .default_text = default_,                                                                  \
+        .min = min_,                                                                               \
+        .max = max_,                                                                               \
+        .unit = unit_,                                                                             \
+        .phase = OPTION_##phase_,                                                                  \
+        .group = OPTION_GROUP_##group_,                                                            \
+        .help = help_,                                                                             \
+        .offset = offsetof(struct router_options, field_),                                         \
+    },
+#include "router/options.def"
+};
+static_assert(array_count(rows) == ROUTER_OPTION_COUNT, "one row per field");
+
+static void set_words(struct router_option_table *table, const char *name, const char *const *words)
+{
+    for (size_t i = 0; i < ROUTER_OPTION_COUNT; i++)
+        if (strcmp(table->options[i].name, name) == 0)
+            table->options[i].words = words;
+}
+
+void router_option_table_init(struct router_option_table *table, const char *const *policy_names)
+{
+    memcpy(table->options, rows, sizeof rows);
+    set_words(table, "log-format", log_format_words);
+    set_words(table, "log-level", log_level_words);
+    set_words(table, "policy", policy_names);
+    table->table = (struct option_table){table->options, ROUTER_OPTION_COUNT, "SAMOVAR_"};
+}
+
+/* An error of nobody's line: it counts where the option came from, so that the exit code fits. */
+static void refuse(struct option_set *set, const char *name, const char *sentence)
+{
+    struct option_place place = {.origin = option_set_origin(set, name), .text = name};
+
+    if (place.origin.source == OPTION_FROM_DEFAULT)
+        place.origin.source = OPTION_FROM_FLAG;
+    option_set_error(set, &place, "%s", sentence);
+}
+
+/* What no single option can see. */
+static void check_together(struct option_set *set, const struct router_options *options)
+{
+    if (options->worker_urls.count == 0)
+        refuse(set, "worker-urls",
+               "no worker is given; add --worker-urls http://host:port, SAMOVAR_WORKER_URLS, or "
+               "worker-urls in the file");
+    if (options->port != 0 && options->port == options->admin_port &&
+        strcmp(options->host, options->admin_host) == 0)
+        refuse(set, "admin-port", "is the same address as port; give it another one");
+}
+
+int options_parse(struct option_set *set, const struct router_option_table *table,
+                  struct router_options *options, struct options_input input)
+{
+    option_set_init(set, &table->table, options);
+    option_set_read_flags(set, input.argc, input.argv);
+    if (options->help || options->version)
+        return EXIT_CODE_OK;
+    option_set_read_env(set, input.envp);
+    if (options->config[0] != '\0')
+        option_set_read_file(set, options->config);
+    if (!option_set_has_errors(set))
+        check_together(set, options);
+    if (set->flag_error_count > 0)
+        return EXIT_CODE_USAGE;
+    return set->config_error_count > 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
+}
+
+int options_help(const struct router_option_table *table, struct buf *out)
+{
+    int status = buf_append(out, SLICE("Usage: samovar-router --worker-urls URL ... [OPTION ...]\n"
+                                       "\n"
+                                       "Sends each prompt to the inference server that already "
+                                       "holds its prefix.\n"
+                                       "A flag wins over the environment, that over the file, "
+                                       "that over the default.\n"));
+
+    return status < 0 ? status : option_table_help(&table->table, out);
+}
