@@ -40,7 +40,7 @@ def running(sims):
     """Requests in the engines, by their own gauge."""
     total = 0.0
     for sim in sims:
-        wire = Client.connect(("127.0.0.1", sim.port))
+        wire = Client.connect(sim.address)
         wire.request("GET", "/metrics", None, {"Connection": "close"})
         for line in read_answer(wire, "GET").read_all().decode().splitlines():
             if line.startswith("vllm:num_requests_running"):
