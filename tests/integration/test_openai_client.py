@@ -132,8 +132,9 @@ def test_a_bad_request_is_bad_request(client):
     assert raised.value.type == "invalid_request_error"
 
 
-def test_no_worker_is_internal_server_error_and_the_client_asks_again(start_router):
-    router = start_router([])
+def test_no_worker_is_internal_server_error(start_router, worker):
+    worker.stop_listening()
+    router = start_router([worker], is_ready=False)
     with client_of(router) as client, pytest.raises(openai.InternalServerError) as raised:
         client.chat.completions.create(model="tiny", messages=ASK)
     assert raised.value.status_code == 503

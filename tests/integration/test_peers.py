@@ -126,7 +126,8 @@ def test_a_message_may_come_one_byte_at_a_time(worker, client):
     client.post(CHAT, CHAT.request())
     request = worker.expect()
     request.body()
-    raw = head_bytes("HTTP/1.1 200 OK", {"Transfer-Encoding": "chunked"}) + chunk(b"ab") + LAST_CHUNK
+    head = head_bytes("HTTP/1.1 200 OK", {"Transfer-Encoding": "chunked"})
+    raw = head + chunk(b"ab") + LAST_CHUNK
     for at in range(len(raw)):
         request.send(raw[at : at + 1])
     assert client.answer().read_all() == b"ab"

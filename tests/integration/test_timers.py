@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each wait of the router has a timer of its own, and who is told of its end learns which it was."""
+"""Each wait of the router has a timer of its own; who is told of its end learns which it was."""
 
 import json
 import threading
