@@ -10,6 +10,7 @@ import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
+from peers.process import is_sanitized
 
 # Legal JSON that no encoder writes: who re-encodes it is found out.
 ODD_SPELLING = (
@@ -384,7 +385,7 @@ def test_a_client_that_does_not_read_stops_the_worker_and_costs_no_memory(router
     sent = request.wire.send_until_blocked(stream)
 
     assert sent < len(stream), "the worker was never stopped"
-    assert router.rss_kib() - before_kib < 2048
+    assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 1024
 
     # and nothing is lost when the client reads on
     rest = threading.Thread(target=request.send, args=(stream[sent:],))
