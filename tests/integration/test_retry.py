@@ -115,7 +115,9 @@ def test_death_with_no_other_worker_says_not_to_retry(router, worker, how):
 
 
 @deaths
-def test_a_reused_connection_that_dies_with_zero_bytes_is_repeated(fleet_router, fleet, how):
+def test_a_reused_connection_that_dies_with_zero_bytes_is_replaced(fleet_router, fleet, how):
+    """Most likely the worker had closed it while it lay idle: nothing says that the worker died, so
+    the same one is asked, over a connection of its own. This works with a single worker too."""
     warm_up(fleet_router, fleet)
     client = fleet_router.connect()
     client.post(CHAT, CHAT.request())
@@ -129,8 +131,31 @@ def test_a_reused_connection_that_dies_with_zero_bytes_is_repeated(fleet_router,
 
     answer = client.answer()
     assert answer.status == 200
-    assert second.worker is not first.worker
+    assert second.number == 1
     assert fleet_router.request_line(answer)["attempts"] == 2
+
+
+@deaths
+def test_two_deaths_end_it_also_where_the_first_was_on_a_reused_connection(
+        start_router, start_fleet, how):
+    """A query of death takes down at most one worker more, however it met the first."""
+    fleet = start_fleet(4)
+    router = start_router(fleet)
+    warm_up(router, fleet)
+    client = router.connect()
+    client.post(CHAT, CHAT.request("a query of death"))
+    first = fleet.expect()
+    assert first.number > 1
+    first.worker.kill(how)  # as a process: its listener goes with it
+    second = fleet.expect()
+    second.worker.kill(how)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert answer.get("x-should-retry") == "false"
+    assert second.worker is not first.worker
+    fleet.assert_no_request()
 
 
 @deaths
@@ -140,7 +165,9 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
         client.post(CHAT, CHAT.request())
         request = worker.expect()
         assert request.number == 1
-        request.answer(CHAT.answer())
+        request.body()
+        request.send_head(200, content_type="application/json", content_length=2)
+        request.send(b"{}")
         answer = client.answer()
         assert answer.status == 200, f"request {number}"
         answer.read_all()
@@ -151,6 +178,7 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
         else:
             request.wire.reset()
             wait_until(lambda: router.open_sockets() < sockets, "the dead connection is dropped")
+        request.finish()
     assert {line["attempts"] for line in router.log.wait_count("request", 10)} == {1}
 
 
