@@ -36,9 +36,8 @@ static void destroy(struct policy_state *state)
     free(state);
 }
 
-static double load(const struct worker_view *view, uint64_t now_ms)
+static double load(const struct worker_view *view, struct policy_foreign_load foreign)
 {
-    const struct policy_foreign_load foreign = policy_foreign_load(view, now_ms);
     const double weight = view->start_weight > 0.05 ? view->start_weight : 0.05;
 
     return (view->in_flight + 1 + foreign.waiting + foreign.running) / weight;
@@ -48,12 +47,19 @@ static void choose(struct policy_state *state, const struct route_query *query,
                    const struct worker_view *views, size_t count, uint32_t *order,
                    struct route_terms *terms)
 {
+    struct policy_foreign_load usual;
+
     assert(count > 0 && count <= POLICY_VIEW_COUNT_MAX);
 
+    usual = policy_foreign_usual(views, count, query->now_ms);
     memset(terms, 0, count * sizeof *terms);
     for (size_t i = 0; i < count; i++)
-        state->ranks[i] = (struct policy_rank){load(&views[i], query->now_ms), views[i].chosen_ms,
-                                               views[i].chosen_count, (uint32_t)i};
+        state->ranks[i] = (struct policy_rank){
+            .cost = load(&views[i], policy_foreign_load(&views[i], usual, query->now_ms)),
+            .chosen_ms = views[i].chosen_ms,
+            .chosen_count = views[i].chosen_count,
+            .view = (uint32_t)i,
+        };
     policy_rank(state->ranks, count, 0, &state->generator, order);
 }
 

@@ -39,7 +39,8 @@ static void choose(struct policy_state *state, const struct route_query *query,
 {
     assert(count > 0 && count <= POLICY_VIEW_COUNT_MAX);
 
-    (void)query, (void)views;
+    (void)query;
+    (void)views;
     memset(terms, 0, count * sizeof *terms);
     for (size_t i = 0; i < count; i++)
         state->ranks[i] = (struct policy_rank){.cost = draw(state), .view = (uint32_t)i};

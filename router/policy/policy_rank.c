@@ -70,6 +70,33 @@ static void break_tie(struct policy_rank *ranks, size_t tied, uint64_t *generato
     qsort(ranks + 1, tied - 1, sizeof *ranks, compare_cost);
 }
 
+/* How much of a report is still believed: 1 fresh, 0 none. */
+static double report_weight(const struct worker_view *view, uint64_t now_ms)
+{
+    if (!view->has_report)
+        return 0;
+    if (now_ms <= view->reported_ms)
+        return 1;
+    return exp2(-(double)(now_ms - view->reported_ms) / REPORT_HALF_LIFE_MS);
+}
+
+/* The report less what of ours it contains. */
+static struct policy_foreign_load reported(const struct worker_view *view)
+{
+    const uint32_t own_waiting =
+        view->in_flight > view->decoding ? view->in_flight - view->decoding : 0;
+    double total = (double)view->reported_running + view->reported_waiting - view->in_flight;
+    double waiting = (double)view->reported_waiting - own_waiting;
+
+    if (!view->has_report || total < 0)
+        total = 0;
+    if (waiting < 0)
+        waiting = 0;
+    if (waiting > total)
+        waiting = total; /* what we take for waiting may be running, and the other way round */
+    return (struct policy_foreign_load){waiting, total - waiting};
+}
+
 uint64_t policy_draw(uint64_t *generator)
 {
     uint64_t z = *generator += 0x9e3779b97f4a7c15;
@@ -91,23 +118,33 @@ void policy_rank(struct policy_rank *ranks, size_t count, double tie_max, uint64
         order[i] = ranks[i].view;
 }
 
-struct policy_foreign_load policy_foreign_load(const struct worker_view *view, uint64_t now_ms)
+struct policy_foreign_load policy_foreign_usual(const struct worker_view *views, size_t count,
+                                                uint64_t now_ms)
 {
-    const uint32_t own_waiting =
-        view->in_flight > view->decoding ? view->in_flight - view->decoding : 0;
-    double total, waiting, weight;
+    struct policy_foreign_load sum = {0, 0};
+    double weight_sum = 0;
 
-    if (!view->has_report)
-        return (struct policy_foreign_load){0, 0};
+    for (size_t i = 0; i < count; i++) {
+        const struct policy_foreign_load load = reported(&views[i]);
+        const double weight = report_weight(&views[i], now_ms);
 
-    total = (double)view->reported_running + view->reported_waiting - view->in_flight;
-    waiting = (double)view->reported_waiting - own_waiting;
-    total = total > 0 ? total : 0;
-    waiting = waiting > 0 ? waiting : 0;
-    if (waiting > total)
-        waiting = total; /* what the engine calls waiting may be running in our eyes */
-    weight = now_ms > view->reported_ms
-                 ? exp2(-(double)(now_ms - view->reported_ms) / REPORT_HALF_LIFE_MS)
-                 : 1;
-    return (struct policy_foreign_load){waiting * weight, (total - waiting) * weight};
+        sum.waiting += weight * load.waiting;
+        sum.running += weight * load.running;
+        weight_sum += weight;
+    }
+    if (weight_sum < 1)
+        weight_sum = 1; /* less than one fresh report: what is left of them fades to nothing */
+    return (struct policy_foreign_load){sum.waiting / weight_sum, sum.running / weight_sum};
+}
+
+struct policy_foreign_load policy_foreign_load(const struct worker_view *view,
+                                               struct policy_foreign_load usual, uint64_t now_ms)
+{
+    const struct policy_foreign_load load = reported(view);
+    const double weight = report_weight(view, now_ms);
+
+    return (struct policy_foreign_load){
+        .waiting = weight * load.waiting + (1 - weight) * usual.waiting,
+        .running = weight * load.running + (1 - weight) * usual.running,
+    };
 }

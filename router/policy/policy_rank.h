@@ -35,10 +35,17 @@ struct policy_foreign_load {
 };
 
 /*
- * What the worker's report says beyond our own requests. Our own are subtracted, because the engine
- * counted them too; an old report counts less, none counts nothing: unknown is not zero, it only
- * cannot be told from the other workers' unknown.
+ * The usual load by others, from the reports of views[0..count): what is assumed of a worker that
+ * has none. Unknown is not zero, else a worker nobody hears of would look like the idle one.
  */
-struct policy_foreign_load policy_foreign_load(const struct worker_view *view, uint64_t now_ms);
+struct policy_foreign_load policy_foreign_usual(const struct worker_view *views, size_t count,
+                                                uint64_t now_ms);
+
+/*
+ * What the worker's report says beyond our own requests, which the engine counted too. The older
+ * the report, the more the usual load takes its place.
+ */
+struct policy_foreign_load policy_foreign_load(const struct worker_view *view,
+                                               struct policy_foreign_load usual, uint64_t now_ms);
 
 #endif

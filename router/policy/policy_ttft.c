@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /*
  * DESIGN
@@ -35,7 +34,7 @@
  *             empty; without memory a small advantage would win every time. What still queues is
  *             not counted twice, so requests of one new prefix stay behind its maker.
  *
- *   rate: tokens/ms; waiting_f, running_f: requests of others in the report (policy_foreign_load);
+ *   rate: tokens/ms; waiting_f, running_f: requests of others, from reports (policy_foreign_load);
  *   overload: max(1, (in_flight + 1) / limit) ^ GUARD_STEEPNESS, with limit = max(8, 1.5 * mean
  *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
  *   affinity off.
@@ -64,6 +63,12 @@ static const double TIE_FRACTION = 0.02; /* of the least total: predictions are 
 struct recent {
     double ms;
     uint64_t at_ms;
+};
+
+/* What is the same for all views of one choice. */
+struct fleet_means {
+    double in_flight_limit;
+    struct policy_foreign_load foreign;
 };
 
 struct policy_state {
@@ -142,16 +147,17 @@ static double in_flight_limit(const struct worker_view *views, size_t count)
 }
 
 static struct route_terms predict(const struct policy_state *state, const struct route_query *query,
-                                  const struct worker_view *view, double limit)
+                                  const struct worker_view *view, const struct fleet_means *means)
 {
-    const struct policy_foreign_load foreign = policy_foreign_load(view, query->now_ms);
+    const struct policy_foreign_load foreign =
+        policy_foreign_load(view, means->foreign, query->now_ms);
     struct route_terms terms = {
         .queue_ms = queue_ms(view, foreign),
         .prefill_ms = prefill_ms(view, query),
         .decode_ms = decode_ms(view, query, foreign),
     };
     double given = given_ms(state, view->worker, query->now_ms);
-    double excess = at_least((view->in_flight + 1.0) / limit, 1);
+    double excess = at_least((view->in_flight + 1.0) / means->in_flight_limit, 1);
 
     terms.recent_ms = RECENT_WEIGHT * at_least(given - terms.queue_ms, 0);
     terms.total_ms =
@@ -179,13 +185,14 @@ static void choose(struct policy_state *state, const struct route_query *query,
                    struct route_terms *terms)
 {
     double least_ms = HUGE_VAL;
-    double limit;
+    struct fleet_means means;
 
     assert(count > 0 && count <= POLICY_VIEW_COUNT_MAX);
 
-    limit = in_flight_limit(views, count);
+    means.in_flight_limit = in_flight_limit(views, count);
+    means.foreign = policy_foreign_usual(views, count, query->now_ms);
     for (size_t i = 0; i < count; i++) {
-        terms[i] = predict(state, query, &views[i], limit);
+        terms[i] = predict(state, query, &views[i], &means);
         state->ranks[i] = (struct policy_rank){terms[i].total_ms, views[i].chosen_ms,
                                                views[i].chosen_count, (uint32_t)i};
         least_ms = terms[i].total_ms < least_ms ? terms[i].total_ms : least_ms;

@@ -39,7 +39,7 @@ enum {
     INLINE_COUNT = 4,
     SET_CAPACITY_MIN = 8,
     SET_CAPACITY_DENSE = 64, /* from here on a set has a bitmap as well */
-    PREFETCH_AHEAD = 16,
+    PREFETCH_AHEAD = 32,
     WORD_BITS = 64,
     WORD_COUNT = RESIDENCY_WORKER_COUNT_MAX / WORD_BITS,
 };

@@ -286,7 +286,7 @@ Test(policy_ttft, a_report_adds_only_what_is_not_ours)
     fleet_release(&fleet);
 }
 
-Test(policy_ttft, an_old_report_fades)
+Test(policy_ttft, an_old_report_fades_into_what_is_usual)
 {
     struct fleet fleet;
     double fresh_ms;
@@ -301,7 +301,24 @@ Test(policy_ttft, an_old_report_fades)
     fleet_choose(&fleet, 1000);
 
     cr_assert(gt(dbl, fresh_ms, 0));
-    cr_assert(epsilon_eq(dbl, fleet.terms[0].queue_ms, fresh_ms / 2, 1e-9));
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].queue_ms, 0.75 * fresh_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, unknown_load_is_not_taken_for_none)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        fleet.views[i].has_report = true;
+        fleet.views[i].reported_ms = fleet.now_ms;
+        fleet.views[i].reported_waiting = 2 + 2 * i;
+    }
+
+    fleet_choose(&fleet, 1000);
+
+    cr_assert(eq(u32, fleet.order[0], 0));
+    cr_assert(epsilon_eq(dbl, fleet.terms[3].queue_ms, fleet.terms[1].queue_ms, 1e-9));
     fleet_release(&fleet);
 }
 
