@@ -77,8 +77,15 @@ llhttp_is_installed()
     is_installed libllhttp-dev || is_installed node-llhttp
 }
 
+# A root made by debootstrap has no /etc/hosts, and so no localhost.
+ensure_localhost()
+{
+    [ -e /etc/hosts ] || [ "$(id -u)" -ne 0 ] || echo "127.0.0.1 localhost" >/etc/hosts
+}
+
 part_deps()
 {
+    ensure_localhost
     # shellcheck disable=SC2086
     if [ -n "$(missing_of $PACKAGES_BUILD $PACKAGES_TEST $(clang_runtime_package))" ] ||
         ! llhttp_is_installed; then

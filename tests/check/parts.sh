@@ -100,8 +100,8 @@ make_venv()
 part_lint()
 {
     lint_status=0
-    for check in tests/lint/check_* tests/lint/self_test; do
-        name=$(basename "$check")
+    for check in tests/lint/check_* tests/*/self_test; do
+        name=${check#tests/}
         is_asked "$name" || continue
         echo "--- $name"
         "$check" >"$LOG_DIR/lint.out" 2>&1
@@ -210,17 +210,20 @@ part_fuzz()
     build_tree build-fuzz fuzzers -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang \
         -DCMAKE_CXX_COMPILER=clang++ -DSAMOVAR_FUZZ=ON || return 1
     fuzz_status=0
+    rm -rf "$LOG_DIR/fuzz"
     for program in build-fuzz/bin/fuzz_*; do
         name=$(basename "$program")
         is_asked "$name" || continue
-        mkdir -p "$LOG_DIR/fuzz" # new inputs go here, not into the repository
+        mkdir -p "$LOG_DIR/fuzz/$name" # new inputs go here, not into the repository
         say "$name"
         if "$program" -seed=1 -runs=4000 -timeout=20 -max_len=8192 -print_final_stats=1 \
-            "-artifact_prefix=$LOG_DIR/fuzz/$name-" "tests/fuzz/corpus/${name#fuzz_}"; then
+            "-artifact_prefix=$LOG_DIR/fuzz/$name-" "$LOG_DIR/fuzz/$name" \
+            "tests/fuzz/corpus/${name#fuzz_}"; then
             count_tests 1 0 0
         else
             count_tests 0 1 0
             fuzz_status=1
+            say "FAILED: $name (its input: $LOG_DIR/fuzz/$name-*)"
         fi
     done
     return $fuzz_status

@@ -5,7 +5,7 @@ their own in the place of the dead."""
 import openai
 import pytest
 
-from engines import Engine, Router, make_model, start_engines
+from engines import Engine, Router, make_model
 
 
 @pytest.fixture(scope="session")
@@ -19,29 +19,39 @@ def model_folder(folder):
 
 
 class Fleet:
-    """The engines of the session. What a test killed is started again for the next one."""
+    """The engines of the session. What a test killed is replaced for the next one; a spare starts
+    while the first tests run, because starting takes longer than all of them."""
 
     def __init__(self, model_folder, folder):
         self.model_folder, self.folder = model_folder, folder
-        self.started = 2
-        self.engines = start_engines(2, model_folder, folder)
-        self.router = self.start_router()
+        self.started = 0
+        self.router = self.spare = None
+        self.engines = [self.start_engine() for _ in range(2)]
+
+    def begin(self):
+        for engine in self.engines:
+            engine.wait_ready()
+        self.start_router()
+        self.spare = self.start_engine()
+
+    def start_engine(self):
+        engine = Engine(f"engine-{self.started}", self.model_folder, self.folder)
+        self.started += 1
+        return engine
 
     def start_router(self):
         self.router = Router(f"router-{self.started}", self.engines, self.folder)
         self.router.wait_up(len(self.engines))
-        return self.router
 
     def repair(self):
         """Everybody lives: new engines for dead ones, and then a router that knows them."""
         dead = [i for i, engine in enumerate(self.engines) if not engine.is_alive()]
         if not dead:
             return
-        self.router.stop()
+        assert self.router.stop() == 0, "the router did not end well:\n" + self.router.log_tail()
         for i in dead:
             self.engines[i].kill()
-            self.engines[i] = Engine(f"engine-{self.started}", self.model_folder, self.folder)
-            self.started += 1
+            self.engines[i], self.spare = self.spare or self.start_engine(), None
         for i in dead:
             self.engines[i].wait_ready()
         self.start_router()
@@ -50,8 +60,9 @@ class Fleet:
         return next(engine for engine in self.engines if engine.url == url.rstrip("/"))
 
     def stop(self):
-        status = self.router.stop()
-        for engine in self.engines:
+        """The router's exit status."""
+        status = self.router.stop() if self.router else None
+        for engine in filter(None, [*self.engines, self.spare]):
             engine.kill()
         return status
 
@@ -59,8 +70,12 @@ class Fleet:
 @pytest.fixture(scope="session")
 def fleet_of_session(model_folder, folder):
     fleet = Fleet(model_folder, folder)
-    yield fleet
-    assert fleet.stop() == 0, "the router did not end well:\n" + fleet.router.log_tail()
+    try:
+        fleet.begin()
+        yield fleet
+    finally:
+        status = fleet.stop()
+    assert status == 0, "the router did not end well:\n" + fleet.router.log_tail()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -17,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 REPO = HERE.parents[1]
 BIN = pathlib.Path(os.environ.get("SAMOVAR_BIN_DIR", REPO / "build" / "bin"))
 MODEL = "tiny"
+VERSION = "0.32.0"
 BLOCK_TOKENS = 32
 PREFILL_STEP_TOKENS = 1024
 START_S = 180
@@ -38,9 +40,13 @@ ENGINE_ENVIRONMENT = {
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the ports that the kernel gives out by itself: an engine takes a minute until it
+    listens, and whoever asks for any port must not get this one meanwhile."""
+    for _ in range(100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(20000, 32000)))
+            return probe.getsockname()[1]
+    raise AssertionError("no free port")
 
 
 def get(url, timeout_s=5):
@@ -113,7 +119,7 @@ class Engine(Process):
 
     def is_ready(self):
         assert self.is_running(), f"{self.name} ended:\n{self.log_tail()}"
-        return get(f"{self.url}/health")[0] == 200
+        return VERSION in get(f"{self.url}/version")[1] and self.is_alive()
 
     def wait_ready(self):
         wait_until(self.is_ready, f"{self.name} is ready:\n{self.log_tail()}", START_S)
@@ -159,15 +165,3 @@ def make_model(folder):
                    stdout=subprocess.DEVNULL)
     return folder
 
-
-def start_engines(count, model_folder, folder):
-    """Side by side: starting is mostly waiting for imports."""
-    engines = [Engine(f"engine-{i}", model_folder, folder) for i in range(count)]
-    try:
-        for engine in engines:
-            engine.wait_ready()
-    except BaseException:
-        for engine in engines:
-            engine.kill()
-        raise
-    return engines

@@ -22,7 +22,6 @@
  * complete answers in us, and the age of each server-sent event on arrival
  * (the stub stamps its answers with "fp_t<16 hex ns>_<port>").
  */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

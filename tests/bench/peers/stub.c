@@ -22,7 +22,6 @@
  * GET /stub/set?events=N&interval_us=N&delay_us=N changes the settings.
  * GET /stub/stats: JSON, totals for each port.
  */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
