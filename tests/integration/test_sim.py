@@ -4,6 +4,7 @@ it says is compared with recordings in tests/sim_engine; what it decides, in the
 
 import json
 import re
+import signal
 import time
 
 import pytest
@@ -229,6 +230,17 @@ def test_the_head_of_a_stream_comes_before_the_prompt_is_read(start_sim):
     wire = ask(sim, stream())
 
     assert read_answer(wire, timeout_s=1).status == 200
+
+
+def test_sigterm_ends_it_with_streams_open(start_sim):
+    sim = start_sim()
+    answer = read_answer(ask(sim, stream(max_tokens=5000)))
+
+    sim.signal(signal.SIGTERM)
+
+    with pytest.raises(Truncated):
+        answer.read_all()
+    assert sim.wait_exit() == 0
 
 
 def test_a_request_id_names_the_answer(sim):

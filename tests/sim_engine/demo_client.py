@@ -19,8 +19,8 @@ import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
 SEED = 7
-SYSTEM_PROMPTS = 3
-SESSIONS = 9
+SYSTEM_PROMPTS = 6
+SESSIONS = 12
 TURNS = 4
 SYSTEM_WORDS = 1600   # about 2,500 tokens: a third of a second of prefill
 USER_WORDS = (30, 150)
