@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backends/http/http_writer.h"
@@ -14,6 +13,7 @@
 #include "backends/runtime/clock.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
+#include "tests/sim_engine/answer_form.h"
 #include "tests/sim_engine/connection.h"
 #include "tests/sim_engine/engine.h"
 #include "tests/sim_engine/engine_answer.h"
@@ -79,59 +79,6 @@ static void send_out(struct exchange *exchange)
     buf_clear(&exchange->out);
 }
 
-/* --- heads ------------------------------------------------------------------------------------ */
-
-static void put_header(struct exchange *exchange, struct slice name, struct slice value)
-{
-    int status = http_write_header(&exchange->out, name, value);
-
-    assert(status == 0);
-}
-
-static void put_date(struct exchange *exchange)
-{
-    char date[40];
-    time_t now = (time_t)(clock_wall_ms() / 1000);
-    struct tm tm;
-    size_t len = strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
-
-    put_header(exchange, SLICE("date"), slice_of(date, len));
-}
-
-struct answer_form {
-    int status;
-    const char *type;  /* content-type; NULL: none */
-    const char *allow; /* of a 405 */
-    bool has_retry;    /* retry-after: 1 */
-    bool is_stream;    /* length is not known */
-    size_t length;
-};
-
-static void put_head(struct exchange *exchange, const struct answer_form *form)
-{
-    int status = http_write_status_line(&exchange->out, form->status);
-
-    assert(status == 0);
-    put_date(exchange);
-    put_header(exchange, SLICE("server"), SLICE("uvicorn"));
-    if (form->allow != NULL)
-        put_header(exchange, SLICE("allow"), slice_of_string(form->allow));
-    if (form->has_retry)
-        put_header(exchange, SLICE("retry-after"), SLICE("1"));
-    if (!form->is_stream)
-        text_putf(&exchange->out, "content-length: %zu\r\n", form->length);
-    if (form->type != NULL)
-        put_header(exchange, SLICE("content-type"), slice_of_string(form->type));
-    put_header(exchange, SLICE("vary"), SLICE("Origin"));
-    if (!exchange->keep_alive)
-        put_header(exchange, SLICE("connection"), SLICE("close"));
-    if (form->is_stream && exchange->version_minor > 0)
-        put_header(exchange, SLICE("transfer-encoding"), SLICE("chunked"));
-    text_put(&exchange->out, SLICE("\r\n"));
-}
-
-/* --- whole answers ---------------------------------------------------------------------------- */
-
 static void finish(struct exchange *exchange)
 {
     if (exchange->is_mute)
@@ -148,7 +95,8 @@ static bool is_cut_in_body(const struct exchange *exchange)
 static void answer(struct exchange *exchange, struct answer_form form, struct slice body)
 {
     form.length = body.len;
-    put_head(exchange, &form);
+    form.keep_alive = exchange->keep_alive;
+    answer_form_put(&exchange->out, &form, clock_wall_ms());
     if (is_cut_in_body(exchange))
         body.len /= 2;
     text_put(&exchange->out, body);
@@ -193,8 +141,6 @@ static void answer_fault_status(struct exchange *exchange)
              fault.status);
     answer_fault(exchange, &fault);
 }
-
-/* --- faults ----------------------------------------------------------------------------------- */
 
 static void choose_fault(struct exchange *exchange, bool is_stream, bool is_early)
 {
@@ -246,8 +192,6 @@ static bool fault_acts(struct exchange *exchange)
         return false;
     }
 }
-
-/* --- generation ------------------------------------------------------------------------------- */
 
 static void log_answer(const struct exchange *exchange, const char *event, const char *end)
 {
@@ -331,11 +275,17 @@ static size_t make_id(struct exchange *exchange, const struct engine_request *re
 
 static void begin_stream(struct exchange *exchange)
 {
-    put_head(exchange, &(struct answer_form){.status = 200,
-                                             .type = "text/event-stream; charset=utf-8",
-                                             .is_stream = true});
-    if (exchange->version_minor == 0)
+    struct answer_form form = {
+        .status = 200,
+        .type = "text/event-stream; charset=utf-8",
+        .is_stream = true,
+        .is_chunked = exchange->version_minor > 0,
+    };
+
+    if (!form.is_chunked)
         exchange->keep_alive = false;
+    form.keep_alive = exchange->keep_alive;
+    answer_form_put(&exchange->out, &form, clock_wall_ms());
     send_out(exchange);
     connection_flush(exchange->connection);
     if (is_cut_in_body(exchange) && exchange->fault.arg == 0) {
@@ -366,8 +316,6 @@ static void generate(struct exchange *exchange, struct engine_request *request)
     exchange->generation = generation_create(&config, request, &generation_callbacks, exchange);
     engine->wake(engine->wake_ctx);
 }
-
-/* --- routes ----------------------------------------------------------------------------------- */
 
 static void answer_page(struct exchange *exchange, const struct page *page)
 {
@@ -477,8 +425,6 @@ static void dispatch(struct exchange *exchange)
     else
         answer_page(exchange, page);
 }
-
-/* --- from the connection ---------------------------------------------------------------------- */
 
 /* Forgets the request before. */
 static void reset(struct exchange *exchange)
