@@ -23,13 +23,13 @@ def sim(start_sim):
 
 def ask(sim, body, fault=None, wire=None, path=CHAT.path):
     """Sends a request; the connection."""
-    wire = wire or Wire.connect(("127.0.0.1", sim.port))
+    wire = wire or Wire.connect(sim.address)
     wire.send(request_bytes("POST", path, body, {"x-sim-fault": fault} if fault else {}))
     return wire
 
 
 def get(sim, path):
-    wire = Wire.connect(("127.0.0.1", sim.port))
+    wire = Wire.connect(sim.address)
     wire.send(request_bytes("GET", path, None, {"Connection": "close"}))
     answer = read_answer(wire, "GET")
     body = answer.read_all()
@@ -95,7 +95,7 @@ def test_it_closes_after_the_request_without_a_byte(sim, how):
 
 
 def test_it_resets_as_soon_as_the_head_is_there(sim):
-    wire = Wire.connect(("127.0.0.1", sim.port))
+    wire = Wire.connect(sim.address)
     wire.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
               b"x-sim-fault: reset\r\n\r\n")
 
@@ -202,7 +202,7 @@ def test_a_client_that_leaves_stops_the_engine(start_sim, body, how):
 
 def test_idle_connections_are_closed_but_only_after_an_answer(start_sim):
     sim = start_sim("--keep-alive-ms", 100)
-    fresh = Wire.connect(("127.0.0.1", sim.port))
+    fresh = Wire.connect(sim.address)
     used = ask(sim, whole())
     read_answer(used).read_all()
     answered = time.monotonic()
@@ -213,7 +213,7 @@ def test_idle_connections_are_closed_but_only_after_an_answer(start_sim):
 
 
 def test_pipelined_requests_are_answered_in_order(sim):
-    wire = Wire.connect(("127.0.0.1", sim.port))
+    wire = Wire.connect(sim.address)
     wire.send(request_bytes("POST", CHAT.path, stream()) +
               request_bytes("GET", "/version") +
               request_bytes("POST", CHAT.path, whole()))
@@ -232,14 +232,14 @@ def test_the_head_of_a_stream_comes_before_the_prompt_is_read(start_sim):
 
 
 def test_a_request_id_names_the_answer(sim):
-    wire = Wire.connect(("127.0.0.1", sim.port))
+    wire = Wire.connect(sim.address)
     wire.send(request_bytes("POST", CHAT.path, whole(), {"X-Request-Id": "abc-1"}))
 
     assert read_answer(wire).json()["id"] == "chatcmpl-abc-1"
 
 
 def test_what_is_no_http_is_refused(sim):
-    wire = Wire.connect(("127.0.0.1", sim.port))
+    wire = Wire.connect(sim.address)
     wire.send(b"HELLO\r\n\r\n")
 
     assert wire.read_to_end().startswith(b"HTTP/1.1 400 Bad Request\r\n")
