@@ -223,6 +223,21 @@ def test_leaving_with_the_answer_unread_but_complete_is_success(router, worker, 
     assert line["end"] == "ok"
 
 
+@ways
+def test_with_more_pipelined_behind_it_than_the_router_reads(router, worker, how):
+    """The end of the connection stands behind bytes that nobody reads before the answer's end."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    client.answer()
+    client.send(request_bytes("POST", CHAT.path, CHAT.request("x" * 300_000)))
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    assert_logged_as_abort(router)
+
+
 def test_a_pipelined_request_of_a_client_that_left_is_not_run(router, worker):
     client = router.connect()
     client.send(request_bytes("POST", CHAT.path, CHAT.request("first"))

@@ -174,6 +174,7 @@ def test_too_long_a_target_is_414(router):
 
 SMUGGLED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 bad_framing = {
     "length and chunks": POST
                          + b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -186,7 +187,12 @@ bad_framing = {
     "empty coding": POST + b"Host: a\r\nContent-Length: 2\r\nTransfer-Encoding:\r\n\r\n{}",
     "chunks in 1.0": POST.replace(b"1.1", b"1.0")
                      + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "bad chunk size": POST + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n",
+    "bad chunk size": CHUNKED + b"0x3\r\nabc\r\n",
+    "chunk without its end": CHUNKED + b"2\r\n{}XX0\r\n\r\n",
+    "bare return behind a size": CHUNKED + b"2\r\r{}\r\n0\r\n\r\n",
+    "bare return in an extension": CHUNKED + b"2;a=b\r\r{}\r\n0\r\n\r\n",
+    "bare line feed behind a size": CHUNKED + b"2\n{}\r\n0\r\n\r\n",
+    "bad end of the last chunk": CHUNKED + b"2\r\n{}\r\n0\r\n\rX",
     "no host": POST + b"Content-Length: 0\r\n\r\n",
     "two hosts": POST + b"Host: a\r\nHost: b\r\nContent-Length: 0\r\n\r\n",
     "bare line feeds": b"GET /v1/models HTTP/1.1\nHost: a\n\n",

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from peers.http1 import LAST_CHUNK, chunk, request_bytes
+from peers.http1 import LAST_CHUNK, chunk, head_bytes, request_bytes
 from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
 from peers.process import is_sanitized
 
@@ -421,3 +421,138 @@ def test_the_body_is_spliced_and_not_encoded_anew_to_ask_for_usage(router, worke
     assert json.loads(request.body())["stream_options"] == {"include_usage": True}
     request.stream(CHAT.stream(with_usage=True))
     client.answer().read_all()
+
+
+def test_a_request_may_come_one_byte_at_a_time(router, worker):
+    body = CHAT.request("чай")
+    client = router.connect()
+    for framing in ("length", "chunked"):
+        raw = request_bytes("POST", CHAT.path, body, framing=framing)
+        for at in range(len(raw)):
+            client.send(raw[at : at + 1])
+        request = worker.expect()
+        assert request.body() == body
+        request.answer(CHAT.answer())
+        assert client.answer().read_all() == CHAT.answer()
+
+
+def test_an_answer_may_come_one_byte_at_a_time(router, worker):
+    body = b"".join(CHAT.stream(["чай"], with_usage=True))
+    raw = (head_bytes("HTTP/1.1 200 OK", {"Content-Type": "text/event-stream",
+                                          "Transfer-Encoding": "chunked"})
+           + chunk(body[:100]) + chunk(body[100:]) + LAST_CHUNK)
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.body()
+    for at in range(len(raw)):
+        request.send(raw[at : at + 1])
+    request.finish()
+
+    assert client.answer().read_all() == b"".join(CHAT.stream(["чай"]))
+
+
+def test_bytes_behind_an_answer_are_not_the_next_answer(router, worker):
+    """A worker that sends more than it was asked for has lost the count: its connection goes."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    first = worker.expect()
+    first.body()
+    head = head_bytes("HTTP/1.1 200 OK", {"Content-Length": 5, "Content-Type": "text/plain"})
+    first.send(head + b"first" + head + b"wrong")
+    assert client.answer().read_all() == b"first"
+    first.wait_end()
+    first.finish()
+
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(b"second")
+    assert client.answer().read_all() == b"second"
+
+
+def test_bytes_on_an_idle_connection_are_not_an_answer(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    first = worker.expect()
+    first.body()
+    first.send_head(200, content_length=5)
+    first.send(b"first")
+    assert client.answer().read_all() == b"first"
+
+    first.send(head_bytes("HTTP/1.1 200 OK", {"Content-Length": 5}) + b"wrong")
+    first.wait_end()
+    first.finish()
+
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(b"second")
+    assert client.answer().read_all() == b"second"
+
+
+def test_a_connection_with_half_a_request_on_it_is_not_used_again(router, worker):
+    """The answer came before the body was taken: what the worker reads next would be that body."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request("x" * 20_000_000))
+    request = worker.expect()
+    request.send_head(400, content_type="application/json", content_length=2)
+    request.send(b"{}")
+
+    answer = client.answer()
+
+    assert answer.status == 400 and answer.read_all() == b"{}"
+    request.wait_end()
+    request.finish()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+def test_a_large_whole_answer_is_passed_and_not_gathered(router, worker):
+    size = 64 << 20
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    before_kib = router.rss_kib()
+    request.send_head(200, content_type="application/json", content_length=size)
+    sender = threading.Thread(target=request.send, args=(b"x" * size,))
+    sender.start()
+
+    assert client.answer().read_all() == b"x" * size
+
+    sender.join()
+    request.finish()
+    assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 12 * 1024
+
+
+def test_what_a_client_pipelines_behind_a_running_stream_waits_with_the_client(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    client.answer()
+    before_kib = router.rss_kib()
+
+    more = request_bytes("POST", CHAT.path, CHAT.request("x" * 10_000_000)) * 4
+    sent = client.send_until_blocked(more)
+
+    assert sent < len(more)
+    assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 1024
+    client.reset()
+    request.send_chunk(CHAT.event("to nobody"))
+    request.wait_end()
+    request.finish()
+
+
+def test_a_worker_that_closes_behind_each_answer_costs_no_request(router, worker):
+    """It does not say so: the end of the connection and the next request may cross."""
+    def answer_and_close(request):
+        request.body()
+        request.send(head_bytes("HTTP/1.1 200 OK", {"Content-Length": 2}) + b"{}")
+        request.end_by("fin")
+
+    worker.handler = answer_and_close
+    client = router.connect()
+    for _ in range(300):
+        client.post(CHAT, CHAT.request())
+        answer = client.answer()
+        assert answer.status == 200
+        answer.read_all()

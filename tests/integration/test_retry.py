@@ -292,7 +292,13 @@ def test_half_a_head_is_not_repeated(fleet_router, fleet):
     b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nx",
     b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
-], ids=["not http", "two lengths", "length and chunks", "unknown coding", "negative length"])
+    b"HTTP/1.1 99 Low\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 000 Zero\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 1000 High\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+    b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+], ids=["not http", "two lengths", "length and chunks", "unknown coding", "negative length",
+        "status 99", "status 0", "status 1000", "upgrade", "http 2"])
 def test_an_answer_that_is_not_http_is_502_and_not_repeated(fleet_router, fleet, raw):
     client = fleet_router.connect()
     client.post(CHAT, CHAT.request())
