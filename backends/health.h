@@ -26,20 +26,27 @@ struct health_config {
     uint64_t progress_ms;        /* an answer byte this recent outweighs failed probes */
 };
 
-/* Told after a worker changed state, or after its report or models were renewed. */
+/*
+ * Both may be NULL; both may close health.
+ * on_state: after a worker changed state, by probes at once, by others (traffic, operator) with its
+ * next round; and after restart_count grew: its cache is empty, forget what it held.
+ * on_report: after its load report or its models were renewed.
+ */
 struct health_callbacks {
-    void (*on_state)(void *ctx, struct worker *worker); /* after the change */
+    void (*on_state)(void *ctx, struct worker *worker);
     void (*on_report)(void *ctx, struct worker *worker);
 };
 
 /*
- * Starts probing the workers of set at once. A worker becomes UP only after it passed its probes
- * AND listed its models, so that no request meets a worker whose models are unknown.
+ * Starts probing the workers that set has now, at once, on the loop of an io_loop. A worker becomes
+ * UP only after it passed its probes AND listed its models, so that no request meets a worker whose
+ * models are unknown. Borrows set and callbacks until on_closed.
  */
 struct health *health_create(uv_loop_t *loop, struct worker_set *set, struct health_config config,
                              const struct health_callbacks *callbacks, void *ctx);
 
-/* Stops; on_closed, once, when the last handle is gone. */
+/* Stops; on_closed (may be NULL), once, when the last handle is gone. No callback comes after this
+ * returns. */
 void health_close(struct health *health, void (*on_closed)(void *ctx), void *ctx);
 
 #endif

@@ -11,8 +11,10 @@
 #include "backends/worker.h"
 
 /*
- * Fills report from text; several engines behind one port (data-parallel ranks) are summed.
- * Returns the engine recognised; ENGINE_UNKNOWN leaves report->is_known false.
+ * Fills report from text; several engines behind one port (data-parallel ranks) are summed, their
+ * cache usage is averaged. Lines that are not understood are passed over. Returns the engine whose
+ * metrics these are. report->is_known only if both running and waiting were said: false for
+ * ENGINE_UNKNOWN. What is not said stays 0.
  */
 enum engine_kind load_report_parse(struct slice text, uint64_t now_ms,
                                    struct worker_report *report);

@@ -39,6 +39,18 @@ enum worker_reason {
     WORKER_REASON_COUNT
 };
 
+/* How the last probe ended; written by health, shown to the operator of a worker that is not UP. */
+enum probe_result {
+    PROBE_NONE,      /* not probed yet */
+    PROBE_PASSED,    /* alive, and its models are known */
+    PROBE_REFUSED,   /* nobody listens there: the process is gone */
+    PROBE_TIMED_OUT, /* no whole answer in time */
+    PROBE_BROKEN,    /* unreachable, cut, or not HTTP */
+    PROBE_NOT_READY, /* answered 5xx: loading, or its engine died */
+    PROBE_NO_MODELS, /* alive, but its list of models was missing or not understood */
+    PROBE_RESULT_COUNT
+};
+
 /* One list per state. A worker is on exactly one, from worker_init() to the end of its life. */
 struct worker_lists {
     struct list by_state[WORKER_STATE_COUNT];
@@ -61,9 +73,10 @@ struct worker_report {
     uint64_t at_ms; /* monotonic time of the answer */
     uint32_t running;
     uint32_t waiting;
-    double cache_usage;    /* 0..1 of its KV cache */
-    uint64_t cache_tokens; /* size of its KV cache; 0: not said */
-    uint32_t block_tokens; /* 0: not said */
+    double cache_usage;     /* 0..1 of its KV cache */
+    uint64_t cache_tokens;  /* size of its KV cache; 0: not said */
+    uint32_t block_tokens;  /* 0: not said */
+    uint64_t prompt_tokens; /* processed since its process began: falls when it restarted */
 };
 
 /* What we learn about speed, by exponential averages; written by the exchange at first byte and at
@@ -116,7 +129,9 @@ struct worker {
     uint64_t progress_ms;  /* last time it gave us an answer byte */
     uint32_t probe_streak; /* equal probe outcomes in a row; health's own */
     bool probe_streak_is_ok;
-    uint32_t failure_streak; /* passive failures since the last success */
+    enum probe_result probe_result;
+    uint32_t restart_count;  /* times its process was seen gone and then back: its cache is empty */
+    uint32_t failure_streak; /* passive failures since the last success, or since it came UP */
 };
 
 void worker_lists_init(struct worker_lists *lists);
@@ -125,7 +140,8 @@ void worker_lists_init(struct worker_lists *lists);
 void worker_init(struct worker *worker, struct worker_lists *lists, uint64_t now_ms);
 
 /*
- * Moves worker to state. 0 also when it is there already (nothing is counted then);
+ * Moves worker to state; coming UP starts up_since_ms and a new streak of failures.
+ * 0 also when it is there already (nothing is counted then);
  * -EINVAL for a move that has no meaning, such as out of GONE: nothing changes.
  */
 MUST_CHECK int worker_set_state(struct worker *worker, enum worker_state state,
@@ -134,7 +150,8 @@ MUST_CHECK int worker_set_state(struct worker *worker, enum worker_state state,
 /*
  * Passive marks of real traffic, from the exchange. A success ends the streak of failures and
  * counts as a sign of life. A failure adds to it: at WORKER_FAILURE_STREAK_MAX without a success
- * in between an UP worker goes DOWN (reason TRAFFIC) until probes bring it back.
+ * in between an UP worker goes DOWN (reason TRAFFIC) until probes bring it back. What is the
+ * client's fault (4xx) is no failure: the caller does not mark it.
  */
 enum { WORKER_FAILURE_STREAK_MAX = 3 };
 void worker_mark_success(struct worker *worker, uint64_t now_ms);
@@ -143,5 +160,6 @@ void worker_mark_failure(struct worker *worker, uint64_t now_ms);
 const char *worker_state_name(enum worker_state state);
 const char *worker_reason_name(enum worker_reason reason);
 const char *engine_kind_name(enum engine_kind kind);
+const char *probe_result_name(enum probe_result result);
 
 #endif

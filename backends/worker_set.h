@@ -7,6 +7,7 @@
 #ifndef BACKENDS_WORKER_SET_H
 #define BACKENDS_WORKER_SET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,13 +15,19 @@
 #include "backends/runtime/slice.h"
 #include "backends/worker.h"
 
-enum { WORKER_COUNT_MAX = 1024, MODEL_COUNT_MAX = 1024 };
+enum {
+    WORKER_COUNT_MAX = 1024,
+    MODEL_COUNT_MAX = 1024,
+    MODEL_ID_BYTES_MAX = 512, /* a longer id is not usable */
+    MODEL_NEAR_MAX = 8
+};
 
 /* One model as the workers describe it. */
 struct model {
     char *id;          /* NUL-terminated */
-    char *json;        /* its object as the first worker that listed it wrote it, minified */
-    uint32_t *workers; /* indices of those that list it, also while they are down */
+    char *json;        /* its object as the worker at source last wrote it, minified */
+    uint32_t source;   /* the first that listed it; another one when that one no longer does */
+    uint32_t *workers; /* indices of those that list it, ascending, also while they are down */
     size_t worker_count;
 };
 
@@ -34,9 +41,9 @@ void worker_set_destroy(struct worker_set *set);
 struct worker_lists *worker_set_lists(struct worker_set *set);
 
 /*
- * Adds a worker for url ("http://host:port", host a name, IPv4 or [IPv6]; path and https refused).
- * Names resolve here, once, blocking: at boot. -EINVAL with a sentence in why[] (192 bytes);
- * -EEXIST; -ENOSPC. On success *worker is the set's.
+ * Adds a worker for url ("http://host:port", host a name, IPv4 or [IPv6]; path and https refused;
+ * port 80 when it has none). Names resolve here, once, blocking: at boot. -EINVAL, -EEXIST or
+ * -ENOSPC, each with a sentence in why[] (192 bytes). On success *worker is the set's.
  */
 MUST_CHECK int worker_set_add(struct worker_set *set, struct slice url, uint64_t now_ms,
                               struct worker **worker, char why[192]);
@@ -46,22 +53,26 @@ size_t worker_set_count(const struct worker_set *set);
 struct worker *worker_set_at(const struct worker_set *set, uint32_t index);
 
 /*
- * worker lists exactly these models now: the body of its GET /v1/models. Keeps what it listed
- * before when body is not understood (-EINVAL). At most MODEL_COUNT_MAX models; more are ignored
- * and counted.
+ * worker lists exactly these models now: the body of its GET /v1/models. Returns how many. Keeps
+ * what it listed before when body is not understood (-EINVAL). At most MODEL_COUNT_MAX models;
+ * more are ignored and counted, and so is an entry without a usable id. A model that no worker
+ * lists any more is gone: pointers to models live until the next call.
  */
 MUST_CHECK int worker_set_learn_models(struct worker_set *set, struct worker *worker,
                                        struct slice body);
 
 /* Models in order of first sight. */
 size_t worker_set_model_count(const struct worker_set *set);
+uint64_t worker_set_ignored_model_count(const struct worker_set *set);
 const struct model *worker_set_model_at(const struct worker_set *set, size_t index);
 const struct model *worker_set_find_model(const struct worker_set *set, struct slice id);
 
 /* Whether worker lists model. */
 bool worker_serves_model(const struct worker *worker, const struct model *model);
 
-/* Up to count_max ids near to id (edit distance, prefix), nearest first. */
+/* Up to count_max (at most MODEL_NEAR_MAX) models whose id is near to id, nearest first: equal but
+ * for case or for the organisation before the slash, one a prefix of the other, or few edits away.
+ */
 size_t worker_set_near_models(const struct worker_set *set, struct slice id,
                               const struct model **near, size_t count_max);
 

@@ -24,11 +24,16 @@ struct http_fetch_request {
     size_t body_bytes_max; /* of the answer */
 };
 
-/* Exactly once, never from within http_fetch_get(). error: 0, or -ETIMEDOUT, -ECONNREFUSED,
- * -EBADMSG, -ENOBUFS, -ECANCELED, ...; status and body only mean something when it is 0. */
+/*
+ * Exactly once, never from within http_fetch_get(); fetch is not to be touched any more. error: 0,
+ * or -ETIMEDOUT, -ECONNREFUSED and the like, -EPIPE (closed before the answer's end), -EBADMSG (not
+ * HTTP), -ENOBUFS (body_bytes_max), -ECANCELED; status and body only mean something when it is 0.
+ * body ends with the call. The handler may start and cancel other fetches.
+ */
 typedef void http_fetch_done_fn(void *ctx, int error, int status, struct slice body);
 
-/* Starts. NULL: no memory or no descriptor; on_done will not be called. */
+/* Starts on the loop of an io_loop. Borrows request's pointers for the call. NULL: no memory;
+ * on_done will not be called. */
 struct http_fetch *http_fetch_get(uv_loop_t *loop, struct http_fetch_request request,
                                   http_fetch_done_fn *on_done, void *ctx);
 

@@ -156,6 +156,46 @@ static guard_rule *const answer_rules[] = {
     length_is_decimal,
 };
 
+/* The state behind byte, or -1 where it may not come. */
+static int raw_step(int state, char byte)
+{
+    if (byte == '\0')
+        return -1;
+    switch (state) {
+    case RAW_HEAD_START:
+        return byte == '\r' ? RAW_HEAD_START_CR : byte == '\n' ? -1 : RAW_HEAD_LINE;
+    case RAW_HEAD_START_CR:
+        return byte == '\n' ? RAW_HEAD_START : -1;
+    case RAW_HEAD_LINE:
+        return byte == '\r' ? RAW_HEAD_CR : byte == '\n' ? -1 : RAW_HEAD_LINE;
+    case RAW_HEAD_CR:
+        return byte == '\n' ? RAW_HEAD_LINE_START : -1;
+    case RAW_HEAD_LINE_START:
+        if (byte == ' ' || byte == '\t' || byte == '\n')
+            return -1;
+        return byte == '\r' ? RAW_HEAD_END_CR : RAW_HEAD_LINE;
+    default: /* RAW_HEAD_END_CR */
+        return byte == '\n' ? RAW_HEAD_DONE : -1;
+    }
+}
+
+int http_guard_raw_head(struct http_raw_head *head, struct slice bytes, struct http_fault *fault)
+{
+    int state = (int)head->state;
+
+    for (size_t i = 0; i < bytes.len && state != RAW_HEAD_DONE; i++) {
+        state = raw_step(state, bytes.ptr[i]);
+        if (state < 0) {
+            *fault = (struct http_fault){
+                400, "invalid_http",
+                "The head has a folded line, a bare CR or LF, or a NUL. End each line with CRLF."};
+            return -EBADMSG;
+        }
+    }
+    head->state = state;
+    return 0;
+}
+
 static int run(guard_rule *const *rules, size_t count, const struct http_head *head,
                struct http_fault *fault)
 {

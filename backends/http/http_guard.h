@@ -10,6 +10,26 @@
 #include "backends/http/http_message.h"
 #include "backends/runtime/must_check.h"
 
+/* The bytes of a head as they are, before a parser makes them mean something. */
+struct http_raw_head {
+    enum {
+        RAW_HEAD_START,      /* before the first line; empty lines may come */
+        RAW_HEAD_LINE,       /* inside a line */
+        RAW_HEAD_LINE_START, /* behind CRLF, within the head */
+        RAW_HEAD_CR,         /* behind a CR inside a line */
+        RAW_HEAD_START_CR,   /* behind a CR before the first line */
+        RAW_HEAD_END_CR,     /* behind a CR at a line's start */
+        RAW_HEAD_DONE,       /* the empty line was seen: what follows is not looked at */
+    } state;
+};
+
+/*
+ * Reads on to the head's end. -EBADMSG: a folded line, a bare CR or LF, or a NUL, which parsers
+ * read in different ways.
+ */
+MUST_CHECK int http_guard_raw_head(struct http_raw_head *head, struct slice bytes,
+                                   struct http_fault *fault);
+
 /* 0, or -EBADMSG and why. head is complete but for what only the body shows. */
 MUST_CHECK int http_guard_request(const struct http_head *head, struct http_fault *fault);
 MUST_CHECK int http_guard_answer(const struct http_head *head, struct http_fault *fault);

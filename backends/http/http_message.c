@@ -83,6 +83,51 @@ bool http_header_is_hop_by_hop(struct slice name)
     }
 }
 
+/* Whether list, parted by commas, has name. */
+static bool list_has(struct slice list, struct slice name)
+{
+    while (list.len > 0) {
+        const char *comma = memchr(list.ptr, ',', list.len);
+        struct slice item =
+            slice_of(list.ptr, comma != NULL ? (size_t)(comma - list.ptr) : list.len);
+
+        list = slice_skip(list, item.len + (comma != NULL));
+        while (item.len > 0 && (item.ptr[0] == ' ' || item.ptr[0] == '\t'))
+            item = slice_skip(item, 1);
+        while (item.len > 0 && (item.ptr[item.len - 1] == ' ' || item.ptr[item.len - 1] == '\t'))
+            item.len--;
+        if (slice_eq_nocase(item, name))
+            return true;
+    }
+    return false;
+}
+
+static bool is_end_to_end(struct slice name)
+{
+    static const struct slice names[] = {
+        {"Authorization", 13},  {"Host", 4},
+        {"X-Request-Id", 12},   {"x-api-key", 9},
+        {"Retry-After", 11},    {"Content-Type", 12},
+        {"Content-Length", 14}, {"Content-Encoding", 16},
+    };
+
+    for (size_t i = 0; i < array_count(names); i++) {
+        if (slice_eq_nocase(name, names[i]))
+            return true;
+    }
+    return false;
+}
+
+bool http_head_names_in_connection(const struct http_head *head, struct slice name)
+{
+    for (size_t i = 0; i < head->header_count; i++) {
+        if (slice_eq_nocase(head->headers[i].name, SLICE("Connection")) &&
+            list_has(head->headers[i].value, name))
+            return !is_end_to_end(name);
+    }
+    return false;
+}
+
 const char *http_method_name(enum http_method method)
 {
     assert(method < HTTP_METHOD_COUNT);

@@ -51,6 +51,12 @@ const struct http_header *http_head_find(const struct http_head *head, struct sl
 /* Hop-by-hop headers (RFC 9110, 7.6.1) are ours to write, never to pass on. */
 bool http_header_is_hop_by_hop(struct slice name);
 
+/*
+ * The peer lists that header in its Connection header: it is not to be passed on. A peer cannot
+ * take away what a message means by itself: Authorization, Host, Content-* and ids stay.
+ */
+bool http_head_names_in_connection(const struct http_head *head, struct slice name);
+
 const char *http_method_name(enum http_method method);
 
 /* "Not Found" for 404; "" for a status nobody named. */

@@ -52,9 +52,10 @@ struct http_reader {
     struct http_header *headers; /* same length as spans; filled when the head is complete */
     uint32_t header_count;
     uint32_t header_capacity;
-    bool is_in_value; /* the last header span seen was of a value */
-    bool has_no_body; /* the request was HEAD */
-    bool is_interim;  /* this message is a 1xx */
+    bool is_in_value;              /* the last header span seen was of a value */
+    bool has_no_body;              /* the request was HEAD */
+    struct http_raw_head raw_head; /* of a request */
+    bool is_interim;               /* this message is a 1xx */
     size_t trailer_bytes;
     int64_t body_bytes;
     int callback_status; /* what a callback stopped us with */
@@ -402,6 +403,11 @@ int http_reader_feed(struct http_reader *reader, struct slice bytes, size_t *con
     *consumed = 0;
     if (reader->state == READER_BROKEN)
         return -EBADMSG;
+    if (reader->kind == HTTP_READER_REQUESTS &&
+        http_guard_raw_head(&reader->raw_head, bytes, &reader->fault) < 0) {
+        reader->state = READER_BROKEN;
+        return -EBADMSG;
+    }
     error = llhttp_execute(&reader->parser, bytes.ptr, bytes.len);
     *consumed =
         error == HPE_OK ? bytes.len : (size_t)(llhttp_get_error_pos(&reader->parser) - bytes.ptr);
@@ -433,6 +439,7 @@ void http_reader_next(struct http_reader *reader)
     reader->state = READER_IDLE;
     reader->has_no_body = false;
     reader->is_interim = false;
+    reader->raw_head = (struct http_raw_head){RAW_HEAD_START};
     reader->trailer_bytes = 0;
     reader->body_bytes = 0;
 }

@@ -82,6 +82,7 @@ static void read_answer(struct worker_conn *conn, struct slice bytes)
         conn->may_live_on = false;
         return;
     }
+    conn->has_answer_bytes = true;
     status = http_reader_feed(conn->reader, bytes, &consumed);
     if (status < 0) {
         fail(conn, status);
@@ -201,6 +202,7 @@ void worker_conn_lend(struct worker_conn *conn, const struct worker_conn_callbac
         return;
     conn->is_reused = true;
     conn->has_ended = false;
+    conn->has_answer_bytes = false;
     conn->may_live_on = false;
     http_reader_next(conn->reader);
     set_state(conn, WORKER_CONN_LENT);
@@ -265,6 +267,11 @@ bool worker_conn_is_sent(const struct worker_conn *conn)
 bool worker_conn_is_reused(const struct worker_conn *conn)
 {
     return conn->is_reused;
+}
+
+bool worker_conn_has_answer_bytes(const struct worker_conn *conn)
+{
+    return conn->has_answer_bytes;
 }
 
 void worker_conn_pause(struct worker_conn *conn)

@@ -48,6 +48,9 @@ bool worker_conn_is_sent(const struct worker_conn *conn);
 /* An earlier exchange used this connection: the worker may have closed it unnoticed. */
 bool worker_conn_is_reused(const struct worker_conn *conn);
 
+/* A byte of an answer has come. */
+bool worker_conn_has_answer_bytes(const struct worker_conn *conn);
+
 /* Backpressure: stops and continues reading the answer. */
 void worker_conn_pause(struct worker_conn *conn);
 void worker_conn_resume(struct worker_conn *conn);
@@ -76,7 +79,8 @@ struct worker_conn {
     const struct worker_conn_callbacks *callbacks;
     void *ctx;
     bool is_reused;
-    bool is_writing;  /* the kernel has not taken the whole request yet */
+    bool is_writing; /* the kernel has not taken the whole request yet */
+    bool has_answer_bytes;
     bool has_ended;   /* the answer is complete */
     bool may_live_on; /* and said that the connection stays open, with nothing behind it */
     bool has_failed;  /* the lender was told */

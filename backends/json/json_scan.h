@@ -21,6 +21,7 @@
 extern "C" {
 #endif
 
+/* JSON_DEPTH_MAX: arrays and objects within each other; an empty one does not count. */
 enum { JSON_PADDING = 64, JSON_DEPTH_MAX = 256 };
 
 enum json_type {
@@ -29,7 +30,8 @@ enum json_type {
     JSON_BOOL,
     JSON_INT64,  /* an integer that fits int64_t */
     JSON_UINT64, /* an integer above INT64_MAX that fits uint64_t */
-    JSON_DOUBLE, /* any other number */
+    JSON_DOUBLE, /* any other number; integers beyond uint64_t and doubles beyond 1.8e308 are
+                    refused */
     JSON_STRING,
     JSON_ARRAY,
     JSON_OBJECT,
@@ -79,7 +81,7 @@ struct slice json_string(struct json_value value); /* unescaped UTF-8, may hold 
 bool json_bool(struct json_value value);
 int64_t json_int64(struct json_value value); /* of JSON_UINT64: INT64_MAX */
 double json_double(struct json_value value); /* of any number */
-size_t json_count(struct json_value value);  /* elements or members */
+size_t json_count(struct json_value value);  /* elements or members; 2^24 - 1 stands for more */
 
 /* The first member of that name; JSON_NONE if there is none or value is no object. */
 struct json_value json_get(struct json_value value, const char *key);

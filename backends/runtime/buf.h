@@ -40,7 +40,8 @@ void buf_consume(struct buf *buf, size_t n);
 /* The bytes now held: valid until the next append, consume or release. */
 static inline struct slice buf_slice(const struct buf *buf)
 {
-    return (struct slice){buf->bytes + buf->start, buf->end - buf->start};
+    return (struct slice){buf->bytes != NULL ? buf->bytes + buf->start : NULL,
+                          buf->end - buf->start};
 }
 
 static inline size_t buf_len(const struct buf *buf)

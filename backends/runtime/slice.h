@@ -19,7 +19,7 @@ struct slice {
 
 static inline struct slice slice_of(const void *ptr, size_t len)
 {
-    return (struct slice){ptr, len};
+    return (struct slice){(const char *)ptr, len}; /* the cast is for C++, which reads this too */
 }
 
 static inline struct slice slice_of_string(const char *string)

@@ -3,8 +3,8 @@
 /*
  * openai_request: what the router reads of a body of the OpenAI API (chat completions and
  * completions): the model, how the answer will come, and where usage may be asked for. Everything
- * else passes untouched. Unknown fields and nulls are fine; a field we act on with a wrong type is
- * an error. Pure; any thread.
+ * else passes untouched. Unknown fields and nulls are fine; a field we act on with a wrong type, or
+ * written twice, is an error. Pure; any thread.
  */
 #ifndef ROUTER_API_OPENAI_REQUEST_H
 #define ROUTER_API_OPENAI_REQUEST_H
@@ -28,6 +28,9 @@ struct openai_request {
     uint32_t choice_count;      /* n, or best_of when larger; 1 by default */
     uint32_t prompt_count;      /* completions: prompts in one body; chat: 1 */
     uint64_t answer_tokens_max; /* max_completion_tokens or max_tokens; 0 when absent */
+    bool is_token_prompt;       /* completions: the prompt is token ids, not text */
+    bool continues_message;     /* continue_final_message: the last message is left open */
+    bool is_answer_learnable;   /* one answer that the next turn's prompt continues from */
     size_t object_start;        /* offset of the body's first '{' */
     bool is_object_empty;
     struct json_value root;

@@ -42,17 +42,22 @@ struct answer_stream {
     bool has_finished; /* a finish_reason was seen */
     bool has_done;     /* [DONE] was seen */
     bool has_error;
-    bool is_learnable; /* one choice, understood so far, chain not overflowed */
+    bool is_learnable; /* one choice, understood so far */
     uint64_t event_count;
     struct block *blocks; /* that the answer closed, beyond the prompt's; heap, grown as needed */
     size_t block_count;
     struct block_chain chain;
     /* private to answer_stream.c */
-    unsigned state;
-    struct block pending_end;
+    bool is_full; /* the chain takes no more: what it holds so far is still right */
+    bool is_closed;
+    unsigned place;      /* enum place: how far the message has come */
+    uint32_t call_index; /* of the tool call that is open */
 };
 
-/* Continues from the end of a prompt's chain. prompt_chain NULL: only usage and ends are read. */
+/*
+ * Continues from the end of a prompt's chain, which is copied; of request only plain fields are
+ * read, so its scanner may be in other use. prompt_chain NULL: only usage and ends are read.
+ */
 void answer_stream_init(struct answer_stream *answer, const struct openai_request *request,
                         const struct block_chain *prompt_chain);
 
@@ -66,9 +71,9 @@ bool answer_stream_body(struct answer_stream *answer, struct json_scanner *scann
                         struct slice body);
 
 /*
- * Closes the message as the next turn's prompt will hold it, and gives the blocks beyond the
- * prompt (an end node included where the message's end falls inside a block). {NULL, 0} where the
- * answer is not learnable. Valid until release.
+ * Call once, at the end. Closes the message as the next turn's prompt will hold it, and gives the
+ * blocks beyond the prompt (an end node included where the message's end falls inside a block).
+ * {NULL, 0} where the answer is not learnable. Valid until release.
  */
 const struct block *answer_stream_finish(struct answer_stream *answer, size_t *block_count);
 

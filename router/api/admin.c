@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/api/admin.h"
+
+#include "backends/http/worker_pool.h"
+#include "backends/json/json_write.h"
+#include "backends/runtime/log.h"
+#include "backends/runtime/must_check.h"
+#include "router/api/openai_error.h"
+#include "router/client_conn.h"
+#include "router/relay.h"
+
+enum { BODY_BYTES_MAX = 16 * 1024 * 1024 };
+
+/* Answers with body, or with an error where writing it failed; releases it. */
+static void answer_body(struct client_conn *conn, const char *type, struct buf *body, int status)
+{
+    if (status < 0)
+        client_conn_answer_error(
+            conn,
+            &(struct openai_error){503, "overloaded", NULL, "The router has no memory for this."},
+            NULL, END_INTERNAL);
+    else
+        client_conn_answer(
+            conn,
+            &(struct client_answer){.status = 200, .content_type = type, .body = buf_slice(body)},
+            END_OK);
+    buf_release(body);
+}
+
+static void answer_metrics(struct client_conn *conn, struct slice rest)
+{
+    const struct relay *relay = conn->relay;
+    struct metrics_sources sources = {
+        .stats = &relay->stats,
+        .workers = relay->workers,
+        .index = residency_index_stats(relay->index),
+        .guess = residency_guess_stats(relay->guess),
+        .log_dropped_count = log_dropped_count(),
+    };
+    struct buf body;
+    int status;
+
+    (void)rest;
+    buf_init(&body, BODY_BYTES_MAX);
+    status = metrics_write(&body, &sources);
+    answer_body(conn, METRICS_CONTENT_TYPE, &body, status);
+}
+
+static int write_models(struct buf *body, const struct worker_set *workers,
+                        const struct worker *worker)
+{
+    bool is_first = true;
+    int status = 0;
+
+    for (size_t i = 0; status == 0 && i < worker_set_model_count(workers); i++) {
+        const struct model *model = worker_set_model_at(workers, i);
+
+        if (!worker_serves_model(worker, model))
+            continue;
+        if (!is_first)
+            status = buf_append(body, SLICE(","));
+        is_first = false;
+        if (status == 0)
+            status = json_write_string(body, slice_of_string(model->id));
+    }
+    return status;
+}
+
+static int write_report(struct buf *body, const struct worker_report *report)
+{
+    if (!report->is_known)
+        return buf_append(body, SLICE("null"));
+    return buf_printf(body,
+                      "{\"running\":%u,\"waiting\":%u,\"cache_usage\":%.4f,\"cache_tokens\":%llu,"
+                      "\"block_tokens\":%u}",
+                      report->running, report->waiting, report->cache_usage,
+                      (unsigned long long)report->cache_tokens, report->block_tokens);
+}
+
+static int write_counts(struct buf *body, const struct worker *worker)
+{
+    struct worker_pool_stats pool = worker_pool_stats(worker->pool);
+
+    return buf_printf(
+        body,
+        "\"in_flight\":%u,\"decoding\":%u,\"queued_tokens\":%.0f,\"connections_idle\":%u,"
+        "\"connections_lent\":%u,\"chosen_total\":%llu,\"failures_total\":%llu,"
+        "\"restarts_total\":%u,\"prompt_tokens_total\":%llu,\"cached_tokens_total\":%llu,"
+        "\"predicted_tokens_total\":%llu,\"prediction_error_tokens_total\":%llu,",
+        worker->own.in_flight, worker->own.decoding, worker->own.queued_tokens, pool.idle_count,
+        pool.lent_count, (unsigned long long)worker->stats.chosen_total,
+        (unsigned long long)worker->stats.failure_total, worker->restart_count,
+        (unsigned long long)worker->stats.prompt_tokens_total,
+        (unsigned long long)worker->stats.cached_tokens_total,
+        (unsigned long long)worker->stats.predicted_tokens_total,
+        (unsigned long long)worker->stats.prediction_error_tokens_total);
+}
+
+static int write_worker(struct buf *body, const struct relay *relay, const struct worker *worker)
+{
+    int status = buf_printf(
+        body,
+        "{\"url\":\"%s\",\"state\":\"%s\",\"reason\":\"%s\",\"state_ms\":%llu,\"probe\":\"%s\","
+        "\"engine\":\"%s\",",
+        worker->name, worker_state_name(worker->state), worker_reason_name(worker->reason),
+        (unsigned long long)(io_loop_now_ms(relay->io) - worker->changed_ms),
+        probe_result_name(worker->probe_result), engine_kind_name(worker->engine));
+
+    if (status == 0)
+        status = write_counts(body, worker);
+    if (status == 0)
+        status = buf_append(body, SLICE("\"models\":["));
+    if (status == 0)
+        status = write_models(body, relay->workers, worker);
+    if (status == 0)
+        status = buf_append(body, SLICE("],\"report\":"));
+    if (status == 0)
+        status = write_report(body, &worker->report);
+    return status < 0 ? status : buf_append(body, SLICE("}"));
+}
+
+static void answer_workers(struct client_conn *conn, struct slice rest)
+{
+    const struct relay *relay = conn->relay;
+    bool is_first = true;
+    struct buf body;
+    int status;
+
+    (void)rest;
+    buf_init(&body, BODY_BYTES_MAX);
+    status = buf_append(&body, SLICE("{\"workers\":["));
+    for (uint32_t i = 0; status == 0 && i < worker_set_count(relay->workers); i++) {
+        const struct worker *worker = worker_set_at(relay->workers, i);
+
+        if (worker == NULL)
+            continue;
+        if (!is_first)
+            status = buf_append(&body, SLICE(","));
+        is_first = false;
+        if (status == 0)
+            status = write_worker(&body, relay, worker);
+    }
+    if (status == 0)
+        status = buf_append(&body, SLICE("]}\n"));
+    answer_body(conn, "application/json", &body, status);
+}
+
+static const struct endpoint endpoints[] = {
+    {.path = "/metrics",
+     .method = HTTP_METHOD_GET,
+     .api = REQUEST_API_OTHER,
+     .answer = answer_metrics},
+    {.path = "/workers",
+     .method = HTTP_METHOD_GET,
+     .api = REQUEST_API_OTHER,
+     .answer = answer_workers},
+};
+
+const struct endpoint_table admin_endpoints = {endpoints, array_count(endpoints), true};

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/app.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "backends/http/worker_pool.h"
+#include "backends/runtime/log.h"
+#include "hashing/digest.h"
+#include "router/api/admin.h"
+#include "router/api/public.h"
+#include "router/client_conn.h"
+
+/*
+ * DESIGN
+ *
+ * Stopping has two steps. The drain: not ready any more, no new work, running answers go on, idle
+ * connections close; it ends when nothing runs, when its time is over, or at a second signal. Then
+ * the stop: everything still open is ended, and the loop runs until the last handle is closed.
+ */
+enum {
+    PROBE_TIMEOUT_MS = 5000,
+    PROBE_FAIL_COUNT = 3,
+    PROBE_PASS_COUNT = 2,
+    MODELS_INTERVAL_MS = 30000,
+    PROGRESS_MS = 10000,
+    CLIENT_LINGER_MS = 2000,
+    ANSWER_HEAD_BYTES_MAX = 64 * 1024,
+    LAG_PERIOD_MS = 100,
+    DRAIN_CHECK_MS = 20,
+};
+
+/* ---- workers ---- */
+
+static void log_worker(const struct worker *worker)
+{
+    LOG(worker->state == WORKER_DOWN ? LOG_WARN : LOG_INFO, "worker_state",
+        log_text("worker", worker->name), log_text("state", worker_state_name(worker->state)),
+        log_text("reason", worker_reason_name(worker->reason)),
+        log_text("probe", probe_result_name(worker->probe_result)));
+}
+
+static void note_readiness(struct app *app)
+{
+    bool is_ready = relay_is_ready(&app->relay);
+
+    if (is_ready == app->is_ready)
+        return;
+    app->is_ready = is_ready;
+    if (is_ready)
+        LOG(LOG_INFO, "ready", log_u64("models", worker_set_model_count(app->relay.workers)));
+    else if (!app->is_draining)
+        LOG(LOG_WARN, "not_ready", log_text("why", "no worker is up"));
+}
+
+static void on_worker_state(void *ctx, struct worker *worker)
+{
+    struct app *app = ctx;
+
+    log_worker(worker);
+    if (worker->restart_count != app->restart_counts[worker->index]) {
+        app->restart_counts[worker->index] = worker->restart_count;
+        residency_guess_forget_worker(app->relay.guess, worker->index);
+        worker->traits = (struct worker_traits){0};
+    }
+    if (worker->state == WORKER_DOWN)
+        worker_pool_drop_idle(worker->pool);
+    note_readiness(app);
+}
+
+static void on_worker_report(void *ctx, struct worker *worker)
+{
+    struct app *app = ctx;
+    uint64_t tokens = app->relay.config.worker_cache_tokens;
+
+    residency_guess_set_capacity(app->relay.guess, worker->index,
+                                 tokens > 0 ? tokens : worker->report.cache_tokens);
+}
+
+static const struct health_callbacks health_callbacks = {on_worker_state, on_worker_report};
+
+static int add_worker(struct app *app, const char *url)
+{
+    struct relay *relay = &app->relay;
+    struct worker *worker;
+    char why[192];
+
+    if (worker_set_add(relay->workers, slice_of_string(url), io_loop_now_ms(&app->io), &worker,
+                       why) < 0) {
+        fprintf(stderr, "samovar-router: %s\n", why);
+        return EXIT_CODE_CONFIG;
+    }
+    worker->pool =
+        worker_pool_create(worker, (struct worker_pool_config){
+                                       .io = &app->io,
+                                       .idle = &relay->waits[RELAY_WAIT_WORKER_IDLE],
+                                       .conn_count_max = relay->config.worker_conn_count_max,
+                                       .answer_head_bytes_max = ANSWER_HEAD_BYTES_MAX,
+                                   });
+    assert(worker->pool != NULL);
+    residency_guess_set_capacity(relay->guess, worker->index, relay->config.worker_cache_tokens);
+    return EXIT_CODE_OK;
+}
+
+static int add_workers(struct app *app, const struct router_options *options)
+{
+    int code = EXIT_CODE_OK;
+
+    for (size_t i = 0; code == EXIT_CODE_OK && i < options->worker_urls.count; i++)
+        code = add_worker(app, options->worker_urls.items[i]);
+    return code;
+}
+
+/* ---- stopping ---- */
+
+static void close_handle(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+/* Calls act on every client; act may close it. */
+static void each_client(struct relay *relay, void (*act)(struct client_conn *conn))
+{
+    struct list_node *node = relay->clients.head.next;
+
+    while (node != &relay->clients.head) {
+        struct list_node *next = node->next;
+
+        act(container_of(node, struct client_conn, in_clients));
+        node = next;
+    }
+}
+
+static void stop(struct app *app)
+{
+    if (app->is_stopping)
+        return;
+    app->is_stopping = true;
+    listener_close(&app->listener);
+    listener_close(&app->admin_listener);
+    each_client(&app->relay, client_conn_kill);
+    health_close(app->health, NULL, NULL);
+    for (size_t i = 0; i < array_count(app->signals); i++)
+        close_handle((uv_handle_t *)&app->signals[i]);
+    close_handle((uv_handle_t *)&app->lag);
+    close_handle((uv_handle_t *)&app->drain);
+    close_handle((uv_handle_t *)&app->flush_logs);
+    io_loop_stop_tick(&app->io);
+    for (uint32_t i = 0; i < worker_set_count(app->relay.workers); i++) {
+        struct worker *worker = worker_set_at(app->relay.workers, i);
+
+        if (worker == NULL)
+            continue;
+        worker_pool_close(worker->pool);
+        worker->pool = NULL;
+    }
+}
+
+static void on_drain_check(uv_timer_t *timer)
+{
+    struct app *app = timer->data;
+    bool is_over = io_loop_now_ms(&app->io) >= app->drain_end_ms;
+
+    each_client(&app->relay, client_conn_drain);
+    if (app->relay.stats.requests_in_flight > 0 && !is_over)
+        return;
+    LOG(is_over && app->relay.stats.requests_in_flight > 0 ? LOG_WARN : LOG_INFO, "drained",
+        log_u64("cut", app->relay.stats.requests_in_flight));
+    stop(app);
+}
+
+static void on_stop_signal(uv_signal_t *signal, int number)
+{
+    struct app *app = signal->data;
+
+    if (app->is_draining) {
+        LOG(LOG_WARN, "stopping", log_text("why", "second signal"));
+        stop(app);
+        return;
+    }
+    app->is_draining = true;
+    app->relay.is_draining = true;
+    app->drain_end_ms = io_loop_now_ms(&app->io) + app->drain_ms;
+    LOG(LOG_INFO, "draining", log_text("signal", number == SIGTERM ? "TERM" : "INT"),
+        log_u64("in_flight", app->relay.stats.requests_in_flight),
+        log_u64("drain_ms", app->drain_ms));
+    uv_timer_start(&app->drain, on_drain_check, 0, DRAIN_CHECK_MS);
+}
+
+static void on_hangup(uv_signal_t *signal, int number)
+{
+    (void)signal;
+    (void)number;
+    LOG(LOG_WARN, "reload_unsupported",
+        log_text("why", "options are read at the start only; restart to change them"));
+}
+
+/* ---- the loop's own health ---- */
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    log_flush();
+}
+
+static void on_lag(uv_timer_t *timer)
+{
+    struct app *app = timer->data;
+    uint64_t now_ns = uv_hrtime();
+
+    if (app->lag_due_ns > 0)
+        histogram_observe(&app->relay.stats.loop_lag_seconds,
+                          now_ns > app->lag_due_ns ? (double)(now_ns - app->lag_due_ns) / 1e9 : 0);
+    app->lag_due_ns = now_ns + (uint64_t)LAG_PERIOD_MS * 1000000;
+}
+
+static void start_signal(struct app *app, uv_signal_t *signal, uv_signal_cb callback, int number)
+{
+    int status = uv_signal_init(&app->io.loop, signal);
+
+    signal->data = app;
+    if (status == 0)
+        status = uv_signal_start(signal, callback, number);
+    assert(status == 0);
+}
+
+static void start_handles(struct app *app)
+{
+    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
+    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
+    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
+    signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
+
+    uv_prepare_init(&app->io.loop, &app->flush_logs);
+    uv_prepare_start(&app->flush_logs, on_prepare);
+    uv_timer_init(&app->io.loop, &app->lag);
+    app->lag.data = app;
+    uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
+    uv_timer_init(&app->io.loop, &app->drain);
+    app->drain.data = app;
+}
+
+/* ---- boot ---- */
+
+static struct relay_config relay_config_of(const struct router_options *options)
+{
+    return (struct relay_config){
+        .wait_ms =
+            {
+                [RELAY_WAIT_CLIENT_HEADER] = options->client_header_ms,
+                [RELAY_WAIT_CLIENT_BODY] = options->client_body_ms,
+                [RELAY_WAIT_CLIENT_IDLE] = options->client_idle_ms,
+                [RELAY_WAIT_CLIENT_STALL] = options->client_stall_ms,
+                [RELAY_WAIT_CLIENT_LINGER] = CLIENT_LINGER_MS,
+                [RELAY_WAIT_CONNECT] = options->connect_ms,
+                [RELAY_WAIT_UPSTREAM_HEADER] = options->upstream_header_ms,
+                [RELAY_WAIT_UPSTREAM_IDLE] = options->upstream_idle_ms,
+                [RELAY_WAIT_WORKER_IDLE] = options->worker_idle_ms,
+            },
+        .body_bytes_max = options->body_bytes_max,
+        .client_count_max = options->client_count_max,
+        .worker_conn_count_max = (uint32_t)options->worker_conn_count_max,
+        .retry_count_max = (uint32_t)options->retry_count_max,
+        .worker_cache_tokens = options->worker_cache_tokens,
+        .usage_ask = options->usage_ask,
+    };
+}
+
+/* Random unless a seed was given, to repeat a run. */
+static uint64_t make_secret(struct relay *relay, uint64_t seed)
+{
+    uint8_t bytes[64] = {0};
+
+    if (seed == 0) {
+        ssize_t len = getrandom(bytes, sizeof bytes, 0);
+
+        assert(len == (ssize_t)sizeof bytes);
+        memcpy(&seed, bytes, sizeof seed);
+    } else {
+        memcpy(bytes, &seed, sizeof seed);
+    }
+    static_assert((int)DIGEST_SECRET_BYTES == (int)BLOCK_CHAIN_SECRET_BYTES, "one secret for both");
+    digest_secret_derive(relay->secret, bytes, sizeof bytes);
+    return seed;
+}
+
+static void make_knowledge(struct app *app, const struct router_options *options, uint64_t seed)
+{
+    struct relay *relay = &app->relay;
+
+    relay->workers = worker_set_create();
+    relay->index = residency_index_create(options->residency_bytes_max);
+    relay->guess = relay->index != NULL ? residency_guess_create(relay->index) : NULL;
+    relay->scanner = json_scanner_create();
+    relay->policy = policy_find(options->policy);
+    assert(relay->policy != NULL); /* options know only those that exist */
+    relay->policy_state = relay->policy->create(seed);
+    assert(relay->workers != NULL && relay->guess != NULL && relay->scanner != NULL &&
+           relay->policy_state != NULL);
+}
+
+/* Each stream takes two descriptors: take what the system allows. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int listen_on(struct app *app, const struct router_options *options)
+{
+    struct relay *relay = &app->relay;
+    char why[256];
+
+    if (listener_open(&app->listener, relay, &public_endpoints,
+                      (struct listener_config){options->host, (uint16_t)options->port, "listening"},
+                      why) < 0 ||
+        listener_open(&app->admin_listener, relay, &admin_endpoints,
+                      (struct listener_config){options->admin_host, (uint16_t)options->admin_port,
+                                               "admin_listening"},
+                      why) < 0) {
+        fprintf(stderr, "samovar-router: %s\n", why);
+        return EXIT_CODE_BIND;
+    }
+    return EXIT_CODE_OK;
+}
+
+static void start_health(struct app *app, const struct router_options *options)
+{
+    struct health_config config = {
+        .probe_interval_ms = options->probe_interval_ms,
+        .probe_timeout_ms = PROBE_TIMEOUT_MS,
+        .fail_count = PROBE_FAIL_COUNT,
+        .pass_count = PROBE_PASS_COUNT,
+        .models_interval_ms = MODELS_INTERVAL_MS,
+        .progress_ms = PROGRESS_MS,
+    };
+
+    app->health = health_create(&app->io.loop, app->relay.workers, config, &health_callbacks, app);
+    assert(app->health != NULL);
+}
+
+int app_init(struct app *app, const struct router_options *options)
+{
+    uint64_t seed;
+    int code;
+
+    memset(app, 0, sizeof *app);
+    log_init(STDERR_FILENO, (enum log_level)options->log_level,
+             (enum log_format)options->log_format);
+    raise_descriptor_limit();
+    code = io_loop_init(&app->io);
+    if (code < 0) {
+        fprintf(stderr, "samovar-router: no event loop: %s\n", strerror(-code));
+        return EXIT_CODE_FAILED;
+    }
+    app->drain_ms = options->drain_ms;
+    relay_init(&app->relay, &app->io, relay_config_of(options), 0);
+    seed = make_secret(&app->relay, options->seed);
+    app->relay.id_state = seed;
+    make_knowledge(app, options, seed);
+    start_handles(app);
+    LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
+        log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
+    code = add_workers(app, options);
+    if (code == EXIT_CODE_OK)
+        code = listen_on(app, options);
+    start_health(app, options); /* of the workers that are there by now */
+    return code;
+}
+
+void app_run(struct app *app)
+{
+    uv_run(&app->io.loop, UV_RUN_DEFAULT);
+}
+
+void app_release(struct app *app)
+{
+    struct relay *relay = &app->relay;
+
+    stop(app);
+    uv_run(&app->io.loop, UV_RUN_DEFAULT);
+    relay->policy->destroy(relay->policy_state);
+    json_scanner_destroy(relay->scanner);
+    residency_guess_destroy(relay->guess);
+    residency_index_destroy(relay->index);
+    worker_set_destroy(relay->workers);
+    io_loop_release(&app->io);
+    log_flush();
+}

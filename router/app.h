@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * app: the composition root of samovar-router: makes the parts, ties them together, takes them
+ * down. The only file that knows everybody. Loop thread only.
+ */
+#ifndef ROUTER_APP_H
+#define ROUTER_APP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "backends/health.h"
+#include "backends/io_loop.h"
+#include "backends/runtime/must_check.h"
+#include "router/listener.h"
+#include "router/options.h"
+#include "router/relay.h"
+
+struct app {
+    struct io_loop io;
+    struct relay relay;
+    struct listener listener;
+    struct listener admin_listener;
+    struct health *health;
+    uv_signal_t signals[3];  /* TERM, INT, HUP */
+    uv_prepare_t flush_logs; /* once per turn of the loop */
+    uv_timer_t lag;          /* measures how late the loop runs it */
+    uint64_t lag_due_ns;
+    uv_timer_t drain; /* runs while draining */
+    uint64_t drain_end_ms;
+    uint64_t drain_ms;
+    bool is_draining;
+    bool is_stopping;
+    bool is_ready; /* a worker came up: logged once each time it changes */
+    uint32_t restart_counts[WORKER_COUNT_MAX]; /* of each worker, as last seen */
+};
+
+/* Sets everything up. An exit code: EXIT_CODE_OK, or the reason is on standard error. */
+MUST_CHECK int app_init(struct app *app, const struct router_options *options);
+
+/* Runs until it was told to stop and everything is closed. */
+void app_run(struct app *app);
+
+void app_release(struct app *app);
+
+#endif

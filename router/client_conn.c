@@ -1,0 +1,740 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/client_conn.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backends/http/http_writer.h"
+#include "backends/runtime/clock.h"
+#include "router/api/openai_error.h"
+#include "router/endpoint.h"
+#include "router/exchange.h"
+#include "router/relay.h"
+
+/*
+ * DESIGN
+ *
+ *                +------------------- answer end ------------------+
+ *                v                                                  |
+ *   accept --> IDLE --> READING --> ANSWERING --> FLUSHING --> LINGERING --> CLOSING
+ *
+ * The socket is read in every state, so that a client that leaves is seen at once; a FIN while its
+ * request is complete counts as leaving. Bytes of later requests wait in ahead, up to a limit
+ * where reading stops.
+ *
+ * An answer ends before or after its request does; one that ends before (a refusal) makes the
+ * connection the last of its kind, since where the next request begins is not known.
+ */
+enum {
+    HEAD_BYTES_MAX = 32 * 1024,
+    TARGET_BYTES_MAX = 8 * 1024,
+    AHEAD_BYTES_MAX = 64 * 1024, /* at most one read more than this is kept */
+    ANSWER_HEAD_BYTES_MAX = 4096,
+    ERROR_BODY_BYTES_MAX = 16 * 1024,
+    NEAR_MODEL_COUNT = 3,
+    MODEL_SHOWN_BYTES = 128,
+    WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
+};
+
+/* clang-format off */
+static const signed char moves[CLIENT_STATE_COUNT][CLIENT_EVENT_COUNT] = {
+    /* state \ event       FIRST_BYTE      REQUEST_END       ANSWER_END   LAST_ANSWER      FLUSHED           CLOSE */
+    [CLIENT_IDLE]      = { CLIENT_READING, -1,               -1,          -1,              -1,               CLIENT_CLOSING },
+    [CLIENT_READING]   = { -1,             CLIENT_ANSWERING, -1,          -1,              -1,               CLIENT_CLOSING },
+    [CLIENT_ANSWERING] = { -1,             -1,               CLIENT_IDLE, CLIENT_FLUSHING, -1,               CLIENT_CLOSING },
+    [CLIENT_FLUSHING]  = { -1,             -1,               -1,          -1,              CLIENT_LINGERING, CLIENT_CLOSING },
+    [CLIENT_LINGERING] = { -1,             -1,               -1,          -1,              -1,               CLIENT_CLOSING },
+    [CLIENT_CLOSING]   = { -1,             -1,               -1,          -1,              -1,               -1             },
+};
+/* clang-format on */
+
+struct client_write { /* bytes that the kernel did not take at once */
+    uv_write_t write;
+    struct client_conn *conn;
+    size_t len;
+    char bytes[];
+};
+
+static void feed(struct client_conn *conn, struct slice bytes);
+
+int client_state_after(enum client_state state, enum client_event event)
+{
+    assert(state < CLIENT_STATE_COUNT && event < CLIENT_EVENT_COUNT);
+
+    return moves[state][event];
+}
+
+static void move(struct client_conn *conn, enum client_event event)
+{
+    int state = client_state_after(conn->state, event);
+
+    assert(state >= 0);
+    conn->state = (enum client_state)state;
+}
+
+/* ---- closing ---- */
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct client_conn *conn = handle->data;
+
+    http_reader_destroy(conn->reader);
+    buf_release(&conn->ahead);
+    free(conn);
+}
+
+static void close_conn(struct client_conn *conn)
+{
+    assert(conn->exchange == NULL);
+
+    if (conn->state == CLIENT_CLOSING)
+        return;
+    move(conn, CLIENT_EVENT_CLOSE);
+    deadline_disarm(&conn->deadline);
+    list_remove(&conn->relay->clients, &conn->in_clients);
+    conn->relay->stats.client_connections = conn->relay->clients.count;
+    uv_close((uv_handle_t *)&conn->tcp, on_closed);
+}
+
+static void end_record(struct client_conn *conn, enum end_reason reason)
+{
+    if (conn->record.begun_us == 0)
+        return;
+    conn->record.end = reason;
+    if (conn->endpoints->is_admin) {
+        conn->record.begun_us = 0;
+        return;
+    }
+    request_record_finish(&conn->record, conn->relay, clock_now_us());
+}
+
+/* The client left, or was too slow. */
+static void lose_client(struct client_conn *conn, enum end_reason reason)
+{
+    if (conn->exchange != NULL)
+        exchange_abandon(conn->exchange);
+    if (conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING)
+        end_record(conn, reason);
+    close_conn(conn);
+}
+
+/* ---- writing ---- */
+
+static void on_shutdown(uv_shutdown_t *shutdown, int status)
+{
+    (void)shutdown;
+    (void)status; /* a client that is gone is noticed by reading */
+}
+
+static void flushed(struct client_conn *conn)
+{
+    move(conn, CLIENT_EVENT_FLUSHED);
+    if (conn->has_eof || uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) < 0) {
+        close_conn(conn);
+        return;
+    }
+    relay_wait(conn->relay, RELAY_WAIT_CLIENT_LINGER, &conn->deadline);
+}
+
+static void on_written(uv_write_t *write, int status)
+{
+    struct client_write *written = container_of(write, struct client_write, write);
+    struct client_conn *conn = written->conn;
+
+    conn->queued_bytes -= written->len;
+    free(written);
+    if (conn->state == CLIENT_CLOSING)
+        return;
+    if (status < 0) {
+        lose_client(conn, END_CLIENT_ABORT);
+        return;
+    }
+    if (conn->queued_bytes > 0)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
+    else if (conn->state == CLIENT_ANSWERING)
+        deadline_disarm(&conn->deadline);
+    if (conn->queued_bytes == 0 && conn->state == CLIENT_FLUSHING)
+        flushed(conn);
+    else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->exchange != NULL)
+        exchange_client_drained(conn->exchange);
+}
+
+/* Copies what is left, since its memory is the caller's, and queues it. */
+static int queue_rest(struct client_conn *conn, const uv_buf_t *left, unsigned count)
+{
+    struct client_write *rest;
+    size_t len = 0;
+    uv_buf_t buffer;
+
+    for (unsigned i = 0; i < count; i++)
+        len += left[i].len;
+    rest = malloc(sizeof *rest + len);
+    if (rest == NULL)
+        return -ENOMEM;
+    rest->conn = conn;
+    rest->len = len;
+    len = 0;
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(rest->bytes + len, left[i].base, left[i].len);
+        len += left[i].len;
+    }
+    buffer = uv_buf_init(rest->bytes, (unsigned)len);
+    if (uv_write(&rest->write, (uv_stream_t *)&conn->tcp, &buffer, 1, on_written) < 0) {
+        free(rest);
+        return -EPIPE;
+    }
+    if (conn->queued_bytes == 0 && conn->state != CLIENT_READING)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
+    conn->queued_bytes += len;
+    return 0;
+}
+
+int client_conn_write(struct client_conn *conn, const struct slice *slices, unsigned count)
+{
+    uv_buf_t pieces[WRITE_SLICE_COUNT_MAX];
+    uv_buf_t *left = pieces;
+    size_t len = 0;
+
+    assert(count <= WRITE_SLICE_COUNT_MAX);
+    assert(conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING);
+
+    for (unsigned i = 0; i < count; i++) {
+        pieces[i] = io_buf(slices[i]);
+        len += slices[i].len;
+    }
+    conn->record.bytes_out += len;
+    conn->relay->stats.client_sent_bytes_total += len;
+    if (conn->queued_bytes == 0) {
+        ssize_t sent = io_try_write((uv_stream_t *)&conn->tcp, &left, &count);
+
+        if (sent < 0)
+            return (int)sent;
+    }
+    return count > 0 ? queue_rest(conn, left, count) : 0;
+}
+
+bool client_conn_is_congested(const struct client_conn *conn)
+{
+    return conn->queued_bytes > CLIENT_QUEUE_HIGH_BYTES;
+}
+
+/* ---- the end of an answer ---- */
+
+static void feed_ahead(struct client_conn *conn)
+{
+    struct buf ahead = conn->ahead;
+
+    buf_init(&conn->ahead, ahead.bytes_max);
+    feed(conn, buf_slice(&ahead));
+    buf_release(&ahead);
+}
+
+static void forget_request(struct client_conn *conn)
+{
+    conn->head = NULL;
+    conn->endpoint = NULL;
+    conn->has_request_end = false;
+    conn->is_close_delimited = false;
+    conn->allow = NULL;
+}
+
+void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_reason reason)
+{
+    assert(conn->exchange == NULL);
+    assert(conn->state == CLIENT_ANSWERING);
+
+    end_record(conn, reason);
+    if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
+        forget_request(conn);
+        move(conn, CLIENT_EVENT_LAST_ANSWER);
+        if (conn->queued_bytes == 0)
+            flushed(conn);
+        return;
+    }
+    forget_request(conn);
+    move(conn, CLIENT_EVENT_ANSWER_END);
+    http_reader_next(conn->reader);
+    relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    if (conn->ahead.bytes != NULL && !conn->is_in_feed)
+        feed_ahead(conn);
+}
+
+void client_conn_cut(struct client_conn *conn, enum end_reason reason)
+{
+    end_record(conn, reason);
+    if (conn->is_close_delimited) {
+        /* A FIN would look like this answer's regular end; zero linger makes close() a reset. */
+        struct linger linger = {.l_onoff = 1};
+        uv_os_fd_t fd;
+
+        if (uv_fileno((uv_handle_t *)&conn->tcp, &fd) == 0)
+            (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    }
+    close_conn(conn);
+}
+
+/* ---- answers of our own ---- */
+
+static int write_answer_head(struct buf *head, const struct client_conn *conn,
+                             const struct client_answer *answer, bool keep_alive)
+{
+    int status = http_write_status_line(head, answer->status);
+
+    if (status == 0)
+        status =
+            http_write_header(head, SLICE("content-type"), slice_of_string(answer->content_type));
+    if (status == 0)
+        status = http_write_header_u64(head, SLICE("content-length"), answer->body.len);
+    if (status == 0)
+        status = http_write_header(head, SLICE("x-request-id"),
+                                   slice_of_string(conn->record.request_id));
+    if (status == 0 && answer->allow != NULL)
+        status = http_write_header(head, SLICE("allow"), slice_of_string(answer->allow));
+    if (status == 0 && answer->retry_after_s > 0)
+        status = http_write_header_u64(head, SLICE("retry-after"), answer->retry_after_s);
+    if (status == 0 && answer->should_not_retry)
+        status = http_write_header(head, SLICE("x-should-retry"), SLICE("false"));
+    if (status == 0 && !keep_alive)
+        status = http_write_header(head, SLICE("connection"), SLICE("close"));
+    return status < 0 ? status : http_write_head_end(head);
+}
+
+void client_conn_answer(struct client_conn *conn, const struct client_answer *answer,
+                        enum end_reason reason)
+{
+    bool keep_alive = !answer->must_close && conn->may_live_on && conn->has_request_end &&
+                      !conn->relay->is_draining;
+    bool has_body = conn->record.method != HTTP_METHOD_HEAD && answer->body.len > 0;
+    struct slice pieces[2];
+    struct buf head;
+    int status;
+
+    if (conn->state == CLIENT_READING)
+        move(conn, CLIENT_EVENT_REQUEST_END);
+    conn->record.status = answer->status;
+    buf_init(&head, ANSWER_HEAD_BYTES_MAX);
+    status = write_answer_head(&head, conn, answer, keep_alive);
+    if (status == 0) {
+        pieces[0] = buf_slice(&head);
+        pieces[1] = answer->body;
+        status = client_conn_write(conn, pieces, has_body ? 2 : 1);
+    }
+    buf_release(&head);
+    if (status < 0)
+        client_conn_cut(conn, status == -ENOMEM ? END_INTERNAL : END_CLIENT_ABORT);
+    else
+        client_conn_answer_end(conn, keep_alive, reason);
+}
+
+void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
+                              const struct client_answer *more, enum end_reason reason)
+{
+    struct client_answer answer = more != NULL ? *more : (struct client_answer){0};
+    struct buf body;
+
+    buf_init(&body, ERROR_BODY_BYTES_MAX);
+    if (openai_error_write(&body, error) < 0)
+        buf_clear(&body); /* the status still says what happened */
+    answer.status = error->status;
+    answer.content_type = "application/json";
+    answer.body = buf_slice(&body);
+    client_conn_answer(conn, &answer, reason);
+    buf_release(&body);
+}
+
+static void write_model_refusal(struct buf *text, const struct worker_set *workers, struct slice id)
+{
+    const struct model *near[NEAR_MODEL_COUNT];
+    size_t count = worker_set_near_models(workers, id, near, NEAR_MODEL_COUNT);
+    int status = buf_printf(text, "There is no model '%.*s' here.",
+                            (int)(id.len < MODEL_SHOWN_BYTES ? id.len : MODEL_SHOWN_BYTES), id.ptr);
+
+    for (size_t i = 0; status == 0 && i < count; i++)
+        status = buf_printf(text, "%s'%s'", i == 0 ? " Did you mean " : ", ", near[i]->id);
+    if (status == 0)
+        status = buf_append(text, count > 0 ? SLICE("?") : SLICE(" See /v1/models."));
+    if (status < 0 || buf_append(text, slice_of("", 1)) < 0)
+        buf_clear(text);
+}
+
+void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason)
+{
+    struct buf text;
+
+    buf_init(&text, 4096);
+    write_model_refusal(&text, conn->relay->workers, id);
+    client_conn_answer_error(
+        conn,
+        &(struct openai_error){404, "model_not_found", "model",
+                               buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
+        NULL, reason);
+    buf_release(&text);
+}
+
+void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
+                            enum end_reason reason)
+{
+    char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
+    bool is_chunked = !conn->is_close_delimited;
+    struct slice pieces[3];
+    struct buf event;
+    int status;
+
+    buf_init(&event, ERROR_BODY_BYTES_MAX);
+    status = openai_error_write_event(&event, error);
+    if (status == 0) {
+        pieces[0] = slice_of(chunk_head, http_write_chunk_head(chunk_head, buf_len(&event)));
+        pieces[1] = buf_slice(&event);
+        pieces[2] = SLICE("\r\n0\r\n\r\n");
+        status = client_conn_write(conn, is_chunked ? pieces : pieces + 1, is_chunked ? 3 : 1);
+    }
+    buf_release(&event);
+    if (status < 0)
+        client_conn_cut(conn, reason);
+    else
+        client_conn_answer_end(conn, is_chunked, reason);
+}
+
+static void refuse(struct client_conn *conn, enum reject_reason reject,
+                   const struct openai_error *error, const struct client_answer *more)
+{
+    conn->relay->stats.rejected_total[reject]++;
+    conn->record.phase = ABORT_READ;
+    client_conn_answer_error(conn, error, more,
+                             reject == REJECT_DRAINING || reject == REJECT_OVERLOADED
+                                 ? END_OVERLOADED
+                                 : END_CLIENT_ERROR);
+}
+
+/* What the reader found wrong with the bytes themselves. */
+static void refuse_fault(struct client_conn *conn, int status)
+{
+    struct http_fault fault = http_reader_fault(conn->reader);
+    struct client_answer more = {.must_close = true};
+    char message[256];
+
+    if (conn->exchange != NULL)
+        exchange_abandon(conn->exchange);
+    if (status == -ENOMEM)
+        fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
+    snprintf(message, sizeof message, "%s", fault.message);
+    if (fault.status == 413)
+        snprintf(message, sizeof message,
+                 "The request body is larger than this router accepts: the limit is %llu bytes "
+                 "(option --body-bytes-max).",
+                 (unsigned long long)conn->relay->config.body_bytes_max);
+    if (fault.status == 503)
+        more.retry_after_s = 1;
+    conn->relay->stats.protocol_faults_total[FAULT_CLIENT] += fault.status == 400;
+    refuse(conn,
+           fault.status == 413 || fault.status == 431 || fault.status == 414 ? REJECT_TOO_LARGE
+           : fault.status == 503                                             ? REJECT_OVERLOADED
+                                                                             : REJECT_BAD_REQUEST,
+           &(struct openai_error){fault.status, fault.code, NULL, message}, &more);
+}
+
+/* What no endpoint serves. */
+static void refuse_target(struct client_conn *conn)
+{
+    struct client_answer more = {.must_close = !conn->has_request_end};
+
+    if (conn->refusal == ENDPOINT_NO_METHOD) {
+        more.allow = conn->allow;
+        refuse(conn, REJECT_METHOD,
+               &(struct openai_error){405, "method_not_allowed", NULL,
+                                      "This path does not take that method; see the Allow header."},
+               &more);
+        return;
+    }
+    refuse(conn, REJECT_NOT_FOUND,
+           &(struct openai_error){404, "not_found", NULL,
+                                  "There is nothing at this path. Served are /v1/chat/completions, "
+                                  "/v1/completions, /v1/models, /health, /readyz and /version."},
+           &more);
+}
+
+/* ---- reading ---- */
+
+static bool is_valid_id(struct slice id)
+{
+    if (id.len == 0 || id.len > REQUEST_ID_BYTES_MAX)
+        return false;
+    for (size_t i = 0; i < id.len; i++) {
+        char byte = id.ptr[i];
+
+        if (!((byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+              (byte >= '0' && byte <= '9') || byte == '.' || byte == '_' || byte == '-'))
+            return false;
+    }
+    return true;
+}
+
+/* Every request has an id, so that each error names one. */
+static void make_id(struct client_conn *conn)
+{
+    relay_random_id(conn->relay, conn->record.request_id, RELAY_ID_BYTES);
+    conn->record.request_id[RELAY_ID_BYTES] = '\0';
+}
+
+static void begin_request(struct client_conn *conn)
+{
+    memset(&conn->record, 0, sizeof conn->record);
+    conn->record.begun_us = clock_now_us();
+    conn->record.api = REQUEST_API_OTHER;
+    conn->record.rung = ROUTE_RUNG_LOAD;
+    make_id(conn);
+    conn->may_live_on = false;
+    move(conn, CLIENT_EVENT_FIRST_BYTE);
+    relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
+}
+
+static int accept_relayed(struct client_conn *conn, const struct http_head *head)
+{
+    conn->record.is_relayed = true;
+    conn->exchange = exchange_create(conn, conn->endpoint->relayed_api);
+    if (conn->exchange == NULL)
+        return -ENOMEM;
+    if (head->expects_continue && head->has_body) {
+        struct slice go_on = SLICE("HTTP/1.1 100 Continue\r\n\r\n");
+
+        return client_conn_write(conn, &go_on, 1);
+    }
+    return 0;
+}
+
+static int on_head(void *ctx, const struct http_head *head)
+{
+    struct client_conn *conn = ctx;
+    const struct http_header *id = http_head_find(head, SLICE("X-Request-Id"));
+    const struct endpoint *endpoint = NULL;
+
+    if (id != NULL && is_valid_id(id->value))
+        request_record_copy(conn->record.request_id, sizeof conn->record.request_id, id->value);
+    conn->record.method = head->method;
+    conn->head = head;
+    conn->may_live_on = head->keep_alive && head->version_minor == 1;
+    conn->refusal = (int)endpoint_find(conn->endpoints, head->method, head->target, &endpoint,
+                                       &conn->endpoint_rest);
+    if (endpoint != NULL) {
+        conn->record.api = endpoint->api;
+        request_record_set_path(&conn->record, head->target);
+    }
+    relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
+    if (conn->refusal != ENDPOINT_FOUND) {
+        conn->allow = endpoint != NULL ? http_method_name(endpoint->method) : NULL;
+        return head->has_body ? -ECANCELED : 0; /* nobody will read it */
+    }
+    conn->endpoint = endpoint;
+    return endpoint->is_relayed ? accept_relayed(conn, head) : 0;
+}
+
+static int on_body(void *ctx, struct slice piece)
+{
+    struct client_conn *conn = ctx;
+
+    if (conn->exchange == NULL)
+        return 0; /* a body that no one asked for, of a GET */
+    relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
+    return exchange_body(conn->exchange, piece);
+}
+
+static int on_end(void *ctx)
+{
+    struct client_conn *conn = ctx;
+
+    conn->has_request_end = true;
+    conn->record.read_us = clock_now_us();
+    return 0;
+}
+
+static const struct http_reader_callbacks reader_callbacks = {on_head, on_body, on_end};
+
+/* The request is complete. */
+static void answer_request(struct client_conn *conn)
+{
+    deadline_disarm(&conn->deadline);
+    if (conn->endpoint == NULL) {
+        refuse_target(conn);
+        return;
+    }
+    move(conn, CLIENT_EVENT_REQUEST_END);
+    if (conn->exchange != NULL)
+        exchange_begin(conn->exchange);
+    else
+        conn->endpoint->answer(conn, conn->endpoint_rest);
+}
+
+/* Feeds one request's worth; returns what is left of bytes. */
+static struct slice feed_request(struct client_conn *conn, struct slice bytes)
+{
+    size_t consumed;
+    int status;
+
+    if (conn->state == CLIENT_IDLE)
+        begin_request(conn);
+    status = http_reader_feed(conn->reader, bytes, &consumed);
+    conn->record.bytes_in += consumed;
+    if (status == -ECANCELED)
+        refuse_target(conn);
+    else if (status == -EPIPE || status == -ECONNRESET)
+        lose_client(conn, END_CLIENT_ABORT);
+    else if (status < 0)
+        refuse_fault(conn, status);
+    else if (conn->has_request_end)
+        answer_request(conn);
+    return slice_skip(bytes, consumed);
+}
+
+static void keep_ahead(struct client_conn *conn, struct slice bytes)
+{
+    if (buf_append(&conn->ahead, bytes) < 0) {
+        lose_client(conn, END_INTERNAL);
+        return;
+    }
+    if (buf_len(&conn->ahead) >= AHEAD_BYTES_MAX && conn->is_reading) {
+        uv_read_stop((uv_stream_t *)&conn->tcp);
+        conn->is_reading = false;
+    }
+}
+
+static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
+
+static void feed(struct client_conn *conn, struct slice bytes)
+{
+    assert(!conn->is_in_feed);
+
+    conn->is_in_feed = true;
+    while (bytes.len > 0 && (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING))
+        bytes = feed_request(conn, bytes);
+    conn->is_in_feed = false;
+
+    if (bytes.len > 0 && conn->state == CLIENT_ANSWERING) {
+        keep_ahead(conn, bytes);
+    } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
+        if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
+            conn->is_reading = true;
+    }
+}
+
+static void read_end(struct client_conn *conn, ssize_t status)
+{
+    conn->has_eof = true;
+    if (conn->state == CLIENT_FLUSHING && status == UV_EOF)
+        return; /* it waits for the rest of its answer */
+    lose_client(conn, END_CLIENT_ABORT);
+}
+
+static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
+{
+    struct client_conn *conn = stream->data;
+    struct slice bytes;
+
+    if (count == 0 || conn->state == CLIENT_CLOSING)
+        return;
+    if (count < 0) {
+        read_end(conn, count);
+        return;
+    }
+    conn->relay->stats.client_received_bytes_total += (uint64_t)count;
+    bytes = slice_of(buffer->base, (size_t)count);
+    if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
+        feed(conn, bytes);
+    else if (conn->state == CLIENT_ANSWERING)
+        keep_ahead(conn, bytes);
+}
+
+/* ---- life ---- */
+
+static struct client_conn *create(struct relay *relay, const struct endpoint_table *endpoints)
+{
+    struct http_reader_limits limits = {
+        .head_bytes_max = HEAD_BYTES_MAX,
+        .target_bytes_max = TARGET_BYTES_MAX,
+        .body_bytes_max = (int64_t)relay->config.body_bytes_max,
+    };
+    struct client_conn *conn = calloc(1, sizeof *conn);
+
+    if (conn == NULL)
+        return NULL;
+    conn->relay = relay;
+    conn->endpoints = endpoints;
+    conn->reader = http_reader_create(HTTP_READER_REQUESTS, limits, &reader_callbacks, conn);
+    if (conn->reader == NULL) {
+        free(conn);
+        return NULL;
+    }
+    list_node_init(&conn->in_clients);
+    deadline_init(&conn->deadline);
+    buf_init(&conn->ahead, AHEAD_BYTES_MAX + IO_READ_BYTES);
+    return conn;
+}
+
+struct client_conn *client_conn_accept(struct relay *relay, const struct endpoint_table *endpoints,
+                                       uv_stream_t *listener)
+{
+    struct client_conn *conn = create(relay, endpoints);
+
+    if (conn == NULL)
+        return NULL;
+    if (uv_tcp_init(listener->loop, &conn->tcp) < 0) {
+        http_reader_destroy(conn->reader);
+        free(conn);
+        return NULL;
+    }
+    conn->tcp.data = conn;
+    list_append(&relay->clients, &conn->in_clients);
+    relay->stats.client_connections = relay->clients.count;
+    relay->stats.client_connections_total++;
+    relay_wait(relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    if (uv_accept(listener, (uv_stream_t *)&conn->tcp) < 0 ||
+        uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) < 0) {
+        close_conn(conn);
+        return conn;
+    }
+    conn->is_reading = true;
+    uv_tcp_nodelay(&conn->tcp, 1);
+    return conn;
+}
+
+void client_conn_drain(struct client_conn *conn)
+{
+    conn->may_live_on = false;
+    if (conn->state == CLIENT_IDLE)
+        close_conn(conn);
+}
+
+void client_conn_kill(struct client_conn *conn)
+{
+    if (conn->exchange != NULL && conn->state == CLIENT_ANSWERING)
+        exchange_drain(conn->exchange);
+    if (conn->state != CLIENT_CLOSING)
+        lose_client(conn, END_DRAINED);
+}
+
+void client_conn_expired(struct deadline *deadline)
+{
+    struct client_conn *conn = container_of(deadline, struct client_conn, deadline);
+    struct client_answer more = {.must_close = true};
+
+    if (conn->state != CLIENT_READING) {
+        lose_client(conn, END_CLIENT_TIMEOUT);
+        return;
+    }
+    if (conn->exchange != NULL)
+        exchange_abandon(conn->exchange);
+    conn->relay->stats.rejected_total[REJECT_TIMEOUT]++;
+    conn->record.phase = ABORT_READ;
+    client_conn_answer_error(
+        conn,
+        conn->head == NULL
+            ? &(struct openai_error){408, "client_header_timeout", NULL,
+                                     "The request's head took too long to arrive (option "
+                                     "--client-header-ms)."}
+            : &(struct openai_error){408, "client_body_timeout", NULL,
+                                     "The request's body paused for too long (option "
+                                     "--client-body-ms)."},
+        &more, END_CLIENT_TIMEOUT);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * endpoint: which paths a listener serves, and by whom. Exact paths only. Loop thread only.
+ */
+#ifndef ROUTER_ENDPOINT_H
+#define ROUTER_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "backends/http/http_message.h"
+#include "router/api/openai_request.h"
+#include "router/metrics.h"
+
+struct client_conn;
+
+struct endpoint {
+    const char *path; /* exact, or up to here when is_prefix */
+    bool is_prefix;
+    enum http_method method; /* GET also serves HEAD */
+    enum request_api api;
+    bool is_relayed; /* an exchange answers it */
+    enum openai_api relayed_api;
+    /* Answers at once, when the request is complete; rest is the path behind a prefix. */
+    void (*answer)(struct client_conn *conn, struct slice rest);
+};
+
+struct endpoint_table {
+    const struct endpoint *endpoints;
+    size_t count;
+    bool is_admin; /* for operators: neither counted nor logged as requests */
+};
+
+/* How a lookup ended. */
+enum endpoint_match { ENDPOINT_FOUND, ENDPOINT_NO_PATH, ENDPOINT_NO_METHOD };
+
+/* Finds who serves method and target (query ignored). For NO_METHOD *endpoint is one with the same
+ * path: its method is what is allowed. Pure. */
+enum endpoint_match endpoint_find(const struct endpoint_table *table, enum http_method method,
+                                  struct slice target, const struct endpoint **endpoint,
+                                  struct slice *rest);
+
+#endif

@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/exchange.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backends/http/worker_pool.h"
+#include "backends/runtime/clock.h"
+#include "router/client_conn.h"
+#include "router/relay.h"
+
+/*
+ * DESIGN
+ *
+ *   READ --> ROUTE --> CONNECT --> SEND --> RELAY --> DONE
+ *              ^          |          |
+ *              +- retry --+----------+          (and from every state: --> DONE)
+ *
+ * Until RELAY nothing has gone to the client, so an attempt may fail and another one begin; the
+ * body is kept for that long. From RELAY on the client has bytes, and the only ends are the
+ * worker's own, our error event, or a cut.
+ *
+ * Whatever goes up for an attempt (the worker's own load, the connection's lease, the wait) comes
+ * down in exchange_end_attempt(); exchange_destroy() calls it, and nothing else frees an exchange.
+ */
+enum {
+    BODY_DOC_TRIM_BYTES = 1 << 20, /* larger documents leave their memory behind */
+    ARENA_BYTES_MAX = 64 * 1024 * 1024,
+    REQUEST_HEAD_BYTES_MAX = 64 * 1024,
+    CLIENT_HEAD_BYTES_MAX = 64 * 1024,
+    BLOCK_BYTES = 256,
+    CUT_BYTES_MIN = 64,
+};
+
+/* clang-format off */
+static const signed char moves[EXCHANGE_STATE_COUNT][EXCHANGE_EVENT_COUNT] = {
+    /* state \ event        READ            CHOSEN            SENT           ANSWERED        RETRY           END */
+    [EXCHANGE_READ]    = { EXCHANGE_ROUTE, -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_ROUTE]   = { -1,             EXCHANGE_CONNECT, -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_CONNECT] = { -1,             -1,               EXCHANGE_SEND, -1,             EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_SEND]    = { -1,             -1,               -1,            EXCHANGE_RELAY, EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_RELAY]   = { -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_DONE]    = { -1,             -1,               -1,            -1,             -1,             -1            },
+};
+/* clang-format on */
+
+static const enum abort_phase phases[] = {
+    [EXCHANGE_READ] = ABORT_READ,       [EXCHANGE_ROUTE] = ABORT_ROUTE,
+    [EXCHANGE_CONNECT] = ABORT_CONNECT, [EXCHANGE_SEND] = ABORT_SEND,
+    [EXCHANGE_RELAY] = ABORT_RELAY,     [EXCHANGE_DONE] = ABORT_RELAY,
+};
+static_assert(array_count(phases) == EXCHANGE_STATE_COUNT, "every state is a phase");
+
+int exchange_state_after(enum exchange_state state, enum exchange_event event)
+{
+    assert(state < EXCHANGE_STATE_COUNT && event < EXCHANGE_EVENT_COUNT);
+
+    return moves[state][event];
+}
+
+void exchange_move(struct exchange *exchange, enum exchange_event event)
+{
+    int state = exchange_state_after(exchange->state, event);
+
+    assert(state >= 0);
+    exchange->state = (enum exchange_state)state;
+}
+
+/* ---- life ---- */
+
+struct exchange *exchange_create(struct client_conn *client, enum openai_api api)
+{
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+    const struct http_head *head = client->head;
+
+    if (exchange == NULL)
+        return NULL;
+    exchange->client = client;
+    exchange->relay = client->relay;
+    exchange->api = api;
+    deadline_init(&exchange->deadline);
+    arena_init(&exchange->arena, ARENA_BYTES_MAX);
+    buf_init(&exchange->body, client->relay->config.body_bytes_max);
+    buf_init(&exchange->request_head, REQUEST_HEAD_BYTES_MAX);
+    buf_init(&exchange->head, CLIENT_HEAD_BYTES_MAX);
+    buf_init(&exchange->answer_body, EXCHANGE_ANSWER_BODY_BYTES_MAX);
+    exchange->history.retry_count_max = client->relay->config.retry_count_max;
+    client->relay->stats.requests_in_flight++;
+    retry_budget_earn(&client->relay->retry_budget);
+    if (head->content_length > 0 &&
+        buf_reserve(&exchange->body, (size_t)head->content_length) < 0) {
+        client->exchange = exchange;
+        exchange_destroy(exchange);
+        return NULL;
+    }
+    return exchange;
+}
+
+void exchange_destroy(struct exchange *exchange)
+{
+    struct client_conn *client = exchange->client;
+
+    if (exchange->state != EXCHANGE_DONE)
+        exchange_move(exchange, EXCHANGE_EVENT_END);
+    exchange_end_attempt(exchange);
+    exchange->relay->stats.requests_in_flight--;
+    client->exchange = NULL;
+    if (exchange->has_answer) {
+        answer_stream_release(&exchange->answer);
+    }
+    stream_filter_release(&exchange->filter); /* of the zeroed one: nothing */
+    arena_release(&exchange->arena);
+    buf_release(&exchange->body);
+    buf_release(&exchange->request_head);
+    buf_release(&exchange->head);
+    buf_release(&exchange->answer_body);
+    free(exchange);
+}
+
+int exchange_body(struct exchange *exchange, struct slice piece)
+{
+    return buf_append(&exchange->body, piece) < 0 ? -ENOMEM : 0;
+}
+
+void exchange_abandon(struct exchange *exchange)
+{
+    exchange->client->record.phase = phases[exchange->state];
+    exchange_destroy(exchange);
+}
+
+void exchange_drain(struct exchange *exchange)
+{
+    exchange_fail(exchange,
+                  &(struct openai_error){503, "draining", NULL,
+                                         "The router is shutting down. Send the request again."},
+                  END_DRAINED);
+}
+
+/* ---- errors ---- */
+
+/* Refused before a worker was asked. */
+static void refuse(struct exchange *exchange, enum reject_reason reject,
+                   const struct openai_error *error)
+{
+    bool is_ours = error->status >= 500;
+
+    exchange->relay->stats.rejected_total[reject]++;
+    exchange_fail(exchange, error,
+                  reject == REJECT_NO_WORKER ? END_REFUSED
+                  : is_ours                  ? END_OVERLOADED
+                                             : END_CLIENT_ERROR);
+}
+
+static void refuse_body(struct exchange *exchange, const struct openai_fault *fault)
+{
+    refuse(exchange, REJECT_BAD_REQUEST,
+           &(struct openai_error){400, fault->code, fault->param[0] != '\0' ? fault->param : NULL,
+                                  fault->message});
+}
+
+static void refuse_memory(struct exchange *exchange)
+{
+    refuse(exchange, REJECT_OVERLOADED,
+           &(struct openai_error){503, "overloaded", NULL,
+                                  "The router has no memory for this request. Try again later."});
+}
+
+void exchange_fail(struct exchange *exchange, const struct openai_error *error,
+                   enum end_reason reason)
+{
+    struct client_conn *client = exchange->client;
+    struct client_answer more = {
+        /* An engine worked on it, or may still do: a retry would be paid twice. */
+        .should_not_retry = exchange->history.death_count >= 2 || error->status == 504 ||
+                            reason == END_UPSTREAM_PROTOCOL ||
+                            exchange->last_failure == ATTEMPT_HALF_ANSWERED,
+        .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
+    };
+    bool is_sse = exchange->is_sse && !exchange->is_client_lost &&
+                  stream_filter_is_at_boundary(&exchange->filter);
+    bool was_relayed = exchange->state == EXCHANGE_RELAY;
+
+    client->record.phase = phases[exchange->state];
+    exchange_destroy(exchange);
+    if (!was_relayed)
+        client_conn_answer_error(client, error, &more, reason);
+    else if (is_sse)
+        client_conn_end_stream(client, error, reason);
+    else
+        client_conn_cut(client, reason);
+}
+
+/* ---- a complete request ---- */
+
+/* Writes up to count names as "'a', 'b'". */
+static void list_names(struct buf *text, const struct model *const *models, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (buf_printf(text, "%s'%s'", i > 0 ? ", " : "", models[i]->id) < 0)
+            return; /* the list may end early */
+    }
+}
+
+static void refuse_model(struct exchange *exchange, struct slice id)
+{
+    struct client_conn *client = exchange->client;
+
+    exchange->relay->stats.rejected_total[REJECT_UNKNOWN_MODEL]++;
+    client->record.phase = ABORT_ROUTE;
+    exchange_destroy(exchange);
+    client_conn_refuse_model(client, id, END_CLIENT_ERROR);
+}
+
+static void refuse_absent_model(struct exchange *exchange)
+{
+    const struct model *models[8];
+    size_t count = worker_set_model_count(exchange->relay->workers);
+    struct buf text;
+
+    if (count > array_count(models))
+        count = array_count(models);
+    for (size_t i = 0; i < count; i++)
+        models[i] = worker_set_model_at(exchange->relay->workers, i);
+    buf_init(&text, 2048);
+    if (buf_append(&text, SLICE("Several models are served here: name one as 'model', for "
+                                "example ")) == 0)
+        list_names(&text, models, count);
+    if (buf_append(&text, slice_of(".", 2)) < 0)
+        buf_clear(&text);
+    refuse(exchange, REJECT_BAD_REQUEST,
+           &(struct openai_error){400, "missing_field", "model",
+                                  buf_len(&text) > 0 ? text.bytes : "Name a model as 'model'."});
+    buf_release(&text);
+}
+
+/* The model asked for, or the only one there is. NULL: the exchange has ended. */
+static const struct model *find_model(struct exchange *exchange, struct slice id)
+{
+    const struct worker_set *workers = exchange->relay->workers;
+    size_t count = worker_set_model_count(workers);
+    const struct model *model;
+
+    if (count == 0) {
+        refuse(exchange, REJECT_NO_WORKER,
+               &(struct openai_error){503, "no_worker_available", NULL,
+                                      "No worker has come up yet. Try again later."});
+        return NULL;
+    }
+    if (id.ptr == NULL && count == 1)
+        return worker_set_model_at(workers, 0);
+    if (id.ptr == NULL) {
+        refuse_absent_model(exchange);
+        return NULL;
+    }
+    model = worker_set_find_model(workers, id);
+    if (model == NULL)
+        refuse_model(exchange, id);
+    return model;
+}
+
+/* Bodies are JSON, plain. True: they are; else the exchange has ended. */
+static bool check_content_headers(struct exchange *exchange)
+{
+    const struct http_head *head = exchange->client->head;
+    const struct http_header *type = http_head_find(head, SLICE("Content-Type"));
+    const struct http_header *encoding = http_head_find(head, SLICE("Content-Encoding"));
+    struct slice json = SLICE("application/json");
+    const char *message = NULL;
+
+    if (encoding != NULL && !slice_eq_nocase(encoding->value, SLICE("identity")))
+        message = "Compressed request bodies are not supported; send it without Content-Encoding.";
+    else if (type != NULL && (type->value.len < json.len ||
+                              !slice_eq_nocase(slice_of(type->value.ptr, json.len), json)))
+        message = "The body must be JSON: send Content-Type: application/json.";
+    if (message == NULL)
+        return true;
+    refuse(exchange, REJECT_BAD_REQUEST,
+           &(struct openai_error){415, "unsupported_media_type", NULL, message});
+    return false;
+}
+
+/* Keeps of the request what lives longer than the scanner's document. */
+static int keep_request(struct exchange *exchange, const struct openai_request *request,
+                        struct slice model_id)
+{
+    struct slice copy = arena_copy(&exchange->arena, model_id);
+
+    if (copy.ptr == NULL)
+        return -ENOMEM;
+    exchange->model_id = (char *)(uintptr_t)copy.ptr;
+    request_record_copy(exchange->client->record.model, REQUEST_MODEL_BYTES_MAX + 1, copy);
+    exchange->is_stream = request->is_stream;
+    exchange->wants_usage = request->wants_usage;
+    exchange->answer_tokens_max = request->answer_tokens_max;
+    exchange->splice = slice_of(NULL, 0);
+    if (exchange->relay->config.usage_ask)
+        exchange->splice = openai_request_usage_splice(request);
+    exchange->splice_at = request->object_start + 1;
+    return 0;
+}
+
+/* Names the prompt's blocks. False: the exchange has ended. */
+static bool name_prompt(struct exchange *exchange, const struct openai_request *request)
+{
+    struct relay *relay = exchange->relay;
+    struct prompt_stream_config config = {relay->secret, BLOCK_BYTES, CUT_BYTES_MIN};
+    struct openai_fault fault;
+    struct prompt_blocks prompt;
+    int status = prompt_stream_write(config, request, &exchange->arena,
+                                     EXCHANGE_PROMPT_BLOCK_COUNT_MAX, &prompt, &fault);
+
+    if (status == -EINVAL) {
+        refuse_body(exchange, &fault);
+        return false;
+    }
+    if (status == -ENOMEM) {
+        refuse_memory(exchange);
+        return false;
+    }
+    exchange->blocks = prompt.blocks;
+    exchange->block_count = prompt.block_count;
+    exchange->closed_count = prompt.closed_count;
+    exchange->prompt_bytes = prompt.bytes;
+    exchange->has_exact_tokens = prompt.token_ids > 0;
+    exchange->has_one_prompt = request->prompt_count == 1;
+    exchange->prompt_tokens = exchange->has_exact_tokens
+                                  ? (double)prompt.token_ids
+                                  : (double)prompt.bytes * relay->tokens_per_byte;
+    exchange->client->record.prompt_block_count = (uint32_t)prompt.block_count;
+    answer_stream_init(&exchange->answer, request, status == 0 ? &prompt.chain : NULL);
+    exchange->has_answer = true;
+    return true;
+}
+
+/* Reads the body and names its prefix. False: the exchange has ended. */
+static bool understand(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    struct openai_request request;
+    struct openai_fault fault;
+    const struct model *model;
+
+    if (openai_request_parse(exchange->api, relay->scanner, buf_slice(&exchange->body), &request,
+                             &fault) < 0) {
+        refuse_body(exchange, &fault);
+        return false;
+    }
+    model = find_model(exchange, request.model);
+    if (model == NULL)
+        return false;
+    if (keep_request(exchange, &request, slice_of_string(model->id)) < 0) {
+        refuse_memory(exchange);
+        return false;
+    }
+    return name_prompt(exchange, &request);
+}
+
+void exchange_begin(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    struct request_record *record = &exchange->client->record;
+    bool is_large = buf_len(&exchange->body) > BODY_DOC_TRIM_BYTES;
+    bool is_understood;
+
+    if (relay->is_draining) {
+        refuse(exchange, REJECT_DRAINING,
+               &(struct openai_error){503, "draining", NULL,
+                                      "The router is shutting down. Send the request again."});
+        return;
+    }
+    if (!check_content_headers(exchange))
+        return;
+    if (buf_reserve(&exchange->body, 0) < 0 || exchange->body.bytes == NULL) {
+        static const struct openai_fault fault = {"invalid_json", "",
+                                                  "The body is empty. Send a JSON object."};
+
+        refuse_body(exchange, &fault);
+        return;
+    }
+    is_understood = understand(exchange);
+    if (is_large)
+        json_scanner_trim(relay->scanner);
+    if (!is_understood)
+        return;
+    record->parsed_us = clock_now_us();
+    histogram_observe(&relay->stats.body_parse_seconds,
+                      (double)(record->parsed_us - record->read_us) / 1e6);
+    exchange_move(exchange, EXCHANGE_EVENT_READ);
+    exchange_route(exchange);
+}
+
+/* ---- the end of an attempt ---- */
+
+void exchange_end_attempt(struct exchange *exchange)
+{
+    struct worker *worker = exchange->worker;
+
+    deadline_disarm(&exchange->deadline);
+    if (exchange->is_counted) {
+        assert(worker->own.in_flight > 0);
+        worker->own.in_flight--;
+        if (exchange->is_decoding)
+            worker->own.decoding--;
+        worker->own.queued_tokens -= exchange->queued_tokens;
+        if (worker->own.in_flight == 0)
+            worker->own.queued_tokens = 0; /* sums of doubles leave dust */
+        exchange->is_counted = false;
+        exchange->is_decoding = false;
+        exchange->queued_tokens = 0;
+    }
+    if (exchange->conn != NULL)
+        worker_pool_return(&exchange->conn);
+    exchange->worker = NULL;
+    exchange->has_answer_head = false;
+    exchange->has_answer_end = false;
+}
+
+static const enum retry_reason retry_reasons[] = {
+    [ATTEMPT_CONNECT_FAILED] = RETRY_CONNECT_FAILED,
+    [ATTEMPT_STALE] = RETRY_STALE_CONNECTION,
+    [ATTEMPT_DIED] = RETRY_WORKER_DIED,
+    [ATTEMPT_BUSY] = RETRY_BUSY,
+    [ATTEMPT_USAGE_REFUSED] = RETRY_USAGE_REFUSED,
+    [ATTEMPT_TIMEOUT] = RETRY_WORKER_DIED,
+    [ATTEMPT_PROTOCOL] = RETRY_WORKER_DIED,
+    [ATTEMPT_HALF_ANSWERED] = RETRY_WORKER_DIED,
+};
+static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failure is counted");
+
+static void count_failure(struct exchange *exchange, enum attempt_failure failure)
+{
+    exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
+        worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    if (failure == ATTEMPT_PROTOCOL)
+        exchange->relay->stats.protocol_faults_total[FAULT_WORKER]++;
+}
+
+static void fail_attempt(struct exchange *exchange, enum attempt_failure failure)
+{
+    static const struct {
+        struct openai_error error;
+        enum end_reason reason;
+    } ends[] = {
+        [ATTEMPT_CONNECT_FAILED] = {{502, "upstream_connect_failed", NULL,
+                                     "No worker for this model took a connection. Try again."},
+                                    END_CONNECT_FAILED},
+        [ATTEMPT_STALE] = {{502, "upstream_closed", NULL,
+                            "The worker closed the connection before it answered. Try again."},
+                           END_UPSTREAM_CLOSED},
+        [ATTEMPT_DIED] = {{502, "upstream_closed", NULL,
+                           "The worker's connection died before it answered."},
+                          END_UPSTREAM_CLOSED},
+        [ATTEMPT_HALF_ANSWERED] = {{502, "upstream_closed", NULL,
+                                    "The worker died while it began to answer."},
+                                   END_UPSTREAM_CLOSED},
+        [ATTEMPT_BUSY] = {{503, "overloaded", NULL, "All workers are busy. Try again later."},
+                          END_OVERLOADED},
+        [ATTEMPT_USAGE_REFUSED] = {{502, "upstream_protocol_error", NULL,
+                                    "The worker refused the request."},
+                                   END_UPSTREAM_PROTOCOL},
+        [ATTEMPT_TIMEOUT] = {{504, "upstream_header_timeout", NULL,
+                              "The worker did not begin to answer in time (option "
+                              "--upstream-header-ms). It may still be working: do not retry."},
+                             END_UPSTREAM_TIMEOUT},
+        [ATTEMPT_PROTOCOL] = {{502, "upstream_protocol_error", NULL,
+                               "The worker's answer was not valid HTTP."},
+                              END_UPSTREAM_PROTOCOL},
+    };
+    static_assert(array_count(ends) == ATTEMPT_FAILURE_COUNT, "every failure has an end");
+
+    exchange_fail(exchange, &ends[failure].error, ends[failure].reason);
+}
+
+static void retry(struct exchange *exchange, enum retry_verdict verdict, struct worker *worker)
+{
+    struct relay *relay = exchange->relay;
+
+    exchange->history.retry_count++;
+    retry_budget_spend(&relay->retry_budget);
+    relay->stats.retries_total[retry_reasons[exchange->last_failure]]++;
+    exchange_move(exchange, EXCHANGE_EVENT_RETRY);
+    exchange->is_fresh_only = verdict == RETRY_SAME_FRESH;
+    exchange->was_usage_refused = verdict == RETRY_SAME_PLAIN;
+    if (verdict == RETRY_SAME_PLAIN)
+        exchange->splice = slice_of(NULL, 0);
+    if (verdict == RETRY_ELSEWHERE)
+        exchange_route(exchange);
+    else if (exchange_attempt(exchange, worker) < 0)
+        exchange_route(exchange);
+}
+
+void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure failure)
+{
+    struct worker *worker = exchange->worker;
+    enum retry_verdict verdict;
+
+    exchange->last_failure = failure;
+    count_failure(exchange, failure);
+    /* What we believed it would hold by now, it does not. */
+    residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
+                            exchange->block_count, exchange->matched_count);
+    if (failure != ATTEMPT_USAGE_REFUSED)
+        exchange->tried[exchange->tried_count++] = worker->index;
+    exchange->history.has_other_worker = exchange_has_other_worker(exchange);
+    exchange->history.has_budget = retry_budget_has(&exchange->relay->retry_budget);
+    verdict = retry_decide(failure, &exchange->history);
+    if (verdict == RETRY_NO) {
+        fail_attempt(exchange, failure);
+        return;
+    }
+    exchange_end_attempt(exchange);
+    retry(exchange, verdict, worker);
+}
+
+void exchange_expired(struct deadline *deadline)
+{
+    struct exchange *exchange = container_of(deadline, struct exchange, deadline);
+
+    switch (exchange->state) {
+    case EXCHANGE_CONNECT:
+        exchange_attempt_failed(exchange, ATTEMPT_CONNECT_FAILED);
+        break;
+    case EXCHANGE_SEND:
+        exchange_attempt_failed(exchange, ATTEMPT_TIMEOUT);
+        break;
+    case EXCHANGE_RELAY:
+        worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+        exchange_fail(exchange,
+                      &(struct openai_error){504, "upstream_idle_timeout", NULL,
+                                             "The worker stopped in the middle of its answer "
+                                             "(option --upstream-idle-ms)."},
+                      END_UPSTREAM_TIMEOUT);
+        break;
+    case EXCHANGE_READ:
+    case EXCHANGE_ROUTE:
+    case EXCHANGE_DONE:
+    case EXCHANGE_STATE_COUNT:
+        assert(!"no wait is armed in this state");
+    }
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
+ * relay, and the one place where it ends. exchange.c has its life and its end, exchange_route.c
+ * the choice, exchange_relay.c what a worker sends. Loop thread only.
+ */
+#ifndef ROUTER_EXCHANGE_H
+#define ROUTER_EXCHANGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/http/http_message.h"
+#include "backends/runtime/arena.h"
+#include "backends/runtime/buf.h"
+#include "backends/runtime/deadline_list.h"
+#include "backends/runtime/must_check.h"
+#include "router/api/openai_error.h"
+#include "router/api/openai_request.h"
+#include "router/end_reason.h"
+#include "router/prompt/answer_stream.h"
+#include "router/prompt/prompt_stream.h"
+#include "router/retry.h"
+#include "router/stream_filter.h"
+
+struct client_conn;
+struct relay;
+struct worker;
+struct worker_conn;
+
+enum exchange_state {
+    EXCHANGE_READ,    /* the body is arriving */
+    EXCHANGE_ROUTE,   /* understood; a worker is being chosen, at first or again */
+    EXCHANGE_CONNECT, /* waits for a connection to the chosen worker */
+    EXCHANGE_SEND,    /* the request is on its way; no byte of an answer was passed on */
+    EXCHANGE_RELAY,   /* the answer's head was passed on */
+    EXCHANGE_DONE,    /* ended, whatever the outcome: nothing counts it any more */
+    EXCHANGE_STATE_COUNT
+};
+
+enum exchange_event {
+    EXCHANGE_EVENT_READ,     /* the body is complete and understood */
+    EXCHANGE_EVENT_CHOSEN,   /* a worker is chosen and a connection on its way */
+    EXCHANGE_EVENT_SENT,     /* the request was handed to a connection */
+    EXCHANGE_EVENT_ANSWERED, /* the answer's head goes to the client */
+    EXCHANGE_EVENT_RETRY,    /* the attempt failed and another one is due */
+    EXCHANGE_EVENT_END,      /* answer complete, refused, failed, or the client left */
+    EXCHANGE_EVENT_COUNT
+};
+
+/* The table of moves: the state after event, or -1 where it cannot happen. Pure. */
+int exchange_state_after(enum exchange_state state, enum exchange_event event);
+
+enum {
+    EXCHANGE_TRIED_COUNT_MAX = 17,             /* retry-count-max is at most 16 */
+    EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20,  /* of an unstreamed answer kept to be read */
+    EXCHANGE_OUT_SLICE_COUNT_MAX = 48,         /* pieces of one write to the client */
+    EXCHANGE_PROMPT_BLOCK_COUNT_MAX = 1 << 18, /* 64 MiB of text */
+};
+
+/* What a worker's answer turned out to be, while its head is read. */
+enum answer_kind {
+    ANSWER_RELAYED,       /* goes to the client */
+    ANSWER_BUSY,          /* 429 or 503: may be asked elsewhere */
+    ANSWER_REFUSED_USAGE, /* 400 to a request that we had spliced */
+};
+
+struct exchange {
+    struct client_conn *client;
+    struct relay *relay;
+    enum exchange_state state;
+    struct deadline deadline; /* connect, upstream header, upstream idle: one at a time */
+
+    /* The request. */
+    struct arena arena;      /* what lives as long as the exchange */
+    struct buf body;         /* the client's bytes, until no retry is possible */
+    struct buf request_head; /* as sent to the worker; until it is sent */
+    enum openai_api api;
+    bool is_stream;
+    bool wants_usage;    /* the client asked for it */
+    struct slice splice; /* text put in behind the first '{', or empty */
+    size_t splice_at;
+    char *model_id; /* in the arena */
+    uint64_t answer_tokens_max;
+    struct block *blocks; /* the prompt's, end node included */
+    size_t block_count;
+    size_t closed_count;
+    uint64_t prompt_bytes; /* of the canonical stream */
+    double prompt_tokens;  /* estimated; exact for a prompt of token ids */
+    bool has_exact_tokens;
+    bool has_one_prompt; /* usage counts this prompt alone */
+
+    /* The attempt at hand. */
+    struct worker *worker;
+    struct worker_conn *conn;
+    double matched_tokens;
+    uint32_t matched_count;
+    double queued_tokens;   /* what worker->own.queued_tokens holds for us */
+    bool is_counted;        /* worker->own counts us */
+    bool is_decoding;       /* in own.decoding, not in queued_tokens any more */
+    bool asks_usage;        /* this attempt's request has the splice */
+    bool was_usage_refused; /* this worker answered 400 to the splice */
+    bool is_fresh_only;     /* after a stale connection */
+    uint64_t attempt_us;
+
+    /* All attempts. */
+    uint32_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* indices of workers not to ask again */
+    uint32_t tried_count;
+    struct retry_history history;
+    enum attempt_failure last_failure;
+
+    /* The answer. */
+    enum answer_kind answer_kind;
+    bool has_answer;        /* answer and filter are set up */
+    bool has_answer_head;   /* of the attempt at hand */
+    bool is_ok;             /* its status is 200 */
+    bool is_body_too_large; /* of an unstreamed answer: not kept */
+    bool has_answer_end;    /* the worker's answer is complete */
+    bool is_sse;
+    bool is_chunked;     /* towards the client */
+    bool is_client_lost; /* a write failed: nothing more is written */
+    bool has_no_memory;
+    struct answer_stream answer;
+    struct stream_filter filter;
+    struct buf answer_body; /* of an unstreamed answer, to be read at its end */
+    struct buf head;        /* the client's head, until the next write */
+    struct slice out[EXCHANGE_OUT_SLICE_COUNT_MAX];
+    unsigned out_count;
+    size_t out_bytes;
+    uint64_t batch_us; /* when the bytes being relayed came; 0: not measured */
+};
+
+/* For a request whose head is read. NULL: no memory. */
+struct exchange *exchange_create(struct client_conn *client, enum openai_api api);
+
+/* The next piece of its body. -ENOMEM: answer 503. */
+MUST_CHECK int exchange_body(struct exchange *exchange, struct slice piece);
+
+/* The body is complete: goes to work. The exchange may be gone when this returns. */
+void exchange_begin(struct exchange *exchange);
+
+/* The client has taken what was queued: the worker may go on. */
+void exchange_client_drained(struct exchange *exchange);
+
+/* The client left, or is refused while it sends: stops the engine, frees the exchange. The caller
+ * ends the request. */
+void exchange_abandon(struct exchange *exchange);
+
+/* The router stops now: ends the request as far as it came. */
+void exchange_drain(struct exchange *exchange);
+
+/* One of its waits is over (io_deadlines). */
+void exchange_expired(struct deadline *deadline);
+
+/* Private to exchange*.c. */
+
+/* Moves by event; asserts that the table allows it. */
+void exchange_move(struct exchange *exchange, enum exchange_event event);
+
+/* Chooses a worker among those not tried and starts an attempt there; fails where none is left. */
+void exchange_route(struct exchange *exchange);
+
+/* Starts an attempt on worker. -EBUSY and the like: none could be started there. */
+MUST_CHECK int exchange_attempt(struct exchange *exchange, struct worker *worker);
+
+/* Whether a worker is left that may serve it and was not tried. */
+bool exchange_has_other_worker(const struct exchange *exchange);
+
+/* Sends the request over exchange->conn. */
+void exchange_send(struct exchange *exchange);
+
+/* The attempt at hand failed before anything went to the client: retries or answers error. */
+void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure failure);
+
+/* Ends the attempt: counters down, connection returned, answer forgotten. */
+void exchange_end_attempt(struct exchange *exchange);
+
+/* Ends the exchange with an error: as an answer, as the stream's last event, or as a cut. */
+void exchange_fail(struct exchange *exchange, const struct openai_error *error,
+                   enum end_reason reason);
+
+/* Ends the attempt, frees everything; client->exchange is NULL afterwards. */
+void exchange_destroy(struct exchange *exchange);
+
+extern const struct worker_conn_callbacks exchange_worker_callbacks;
+
+#endif

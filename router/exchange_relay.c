@@ -1,0 +1,476 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/exchange.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "backends/http/http_writer.h"
+#include "backends/http/worker_pool.h"
+#include "backends/runtime/clock.h"
+#include "router/client_conn.h"
+#include "router/relay.h"
+
+/*
+ * DESIGN
+ *
+ * One read from the worker becomes one gathered write to the client: while the read is parsed,
+ * body pieces are only noted (exchange->out points into the read buffer); when it is used up, they
+ * leave together, within one chunk frame. Nothing is copied but what the client's socket does not
+ * take. An event is read (usage, end, text for the next turn's names) as it passes.
+ */
+#define TOKENS_PER_BYTE_WEIGHT 0.1 /* of the newest answer in the average */
+
+/* ---- towards the client ---- */
+
+/* Writes the head, if it is due, and what was noted, as one chunk where the client needs chunks. */
+static void flush(struct exchange *exchange, bool is_end)
+{
+    struct slice pieces[EXCHANGE_OUT_SLICE_COUNT_MAX + 3];
+    char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
+    unsigned count = 0;
+
+    if (buf_len(&exchange->head) > 0)
+        pieces[count++] = buf_slice(&exchange->head);
+    if (exchange->out_bytes > 0 && exchange->is_chunked)
+        pieces[count++] =
+            slice_of(chunk_head, http_write_chunk_head(chunk_head, exchange->out_bytes));
+    for (unsigned i = 0; i < exchange->out_count; i++)
+        pieces[count++] = exchange->out[i];
+    if (exchange->is_chunked && (exchange->out_bytes > 0 || is_end)) {
+        struct slice closing = SLICE("\r\n0\r\n\r\n");
+
+        if (exchange->out_bytes == 0)
+            closing = slice_skip(closing, 2);
+        pieces[count++] = is_end ? closing : slice_of(closing.ptr, 2);
+    }
+    if (count > 0 && !exchange->is_client_lost &&
+        client_conn_write(exchange->client, pieces, count) < 0)
+        exchange->is_client_lost = true;
+    buf_clear(&exchange->head);
+    exchange->out_count = 0;
+    exchange->out_bytes = 0;
+}
+
+static int note_out(void *ctx, struct slice bytes)
+{
+    struct exchange *exchange = ctx;
+    bool is_in_piece = bytes.ptr >= exchange->filter.piece.ptr &&
+                       bytes.ptr < exchange->filter.piece.ptr + exchange->filter.piece.len;
+
+    exchange->out[exchange->out_count++] = bytes;
+    exchange->out_bytes += bytes.len;
+    /* What the filter held back lives only until this returns. */
+    if (exchange->out_count == EXCHANGE_OUT_SLICE_COUNT_MAX || (exchange->is_sse && !is_in_piece))
+        flush(exchange, false);
+    return 0;
+}
+
+static bool on_event(void *ctx, const struct sse_event *event)
+{
+    struct exchange *exchange = ctx;
+    struct request_record *record = &exchange->client->record;
+    enum answer_event_kind kind;
+
+    if (event->is_oversize)
+        return false;
+    kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
+    if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
+        record->token_us = clock_now_us();
+    return kind == ANSWER_EVENT_USAGE_ONLY;
+}
+
+/* ---- the answer's head ---- */
+
+/* Whether a refusal by this worker may be asked elsewhere, or again. */
+static bool may_retry(struct exchange *exchange, enum attempt_failure failure)
+{
+    struct retry_history history = exchange->history;
+
+    exchange->tried[exchange->tried_count++] = exchange->worker->index;
+    history.has_other_worker = exchange_has_other_worker(exchange);
+    exchange->tried_count--;
+    history.has_budget = retry_budget_has(&exchange->relay->retry_budget);
+    return retry_decide(failure, &history) != RETRY_NO;
+}
+
+static enum answer_kind kind_of(struct exchange *exchange, const struct http_head *head)
+{
+    if ((head->status == 503 || head->status == 429) && may_retry(exchange, ATTEMPT_BUSY))
+        return ANSWER_BUSY;
+    if (head->status == 400 && exchange->asks_usage && may_retry(exchange, ATTEMPT_USAGE_REFUSED))
+        return ANSWER_REFUSED_USAGE;
+    return ANSWER_RELAYED;
+}
+
+static bool has_type(const struct http_head *head, struct slice type)
+{
+    const struct http_header *header = http_head_find(head, SLICE("Content-Type"));
+
+    return header != NULL && header->value.len >= type.len &&
+           slice_eq_nocase(slice_of(header->value.ptr, type.len), type);
+}
+
+/* Headers of the answer that we write ourselves. */
+static bool is_replaced(struct slice name)
+{
+    return slice_eq_nocase(name, SLICE("Content-Length")) ||
+           slice_eq_nocase(name, SLICE("X-Request-Id")) ||
+           slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
+}
+
+static int write_worker_headers(struct buf *buf, const struct http_head *head)
+{
+    for (size_t i = 0; i < head->header_count; i++) {
+        const struct http_header *header = &head->headers[i];
+        int status;
+
+        if (is_replaced(header->name) || http_header_is_hop_by_hop(header->name) ||
+            http_head_names_in_connection(head, header->name))
+            continue;
+        status = http_write_header(buf, header->name, header->value);
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+/* Where the answer ends: by length, by chunks, or for HTTP/1.0 by the connection's end. */
+static int write_framing(struct exchange *exchange, const struct http_head *head)
+{
+    struct client_conn *client = exchange->client;
+    bool has_no_body = head->status == 204 || head->status == 304;
+
+    if (has_no_body)
+        return 0;
+    if (head->content_length >= 0 && !exchange->filter.may_cut)
+        return http_write_header_u64(&exchange->head, SLICE("content-length"),
+                                     (uint64_t)head->content_length);
+    exchange->is_chunked = client->head->version_minor == 1;
+    client->is_close_delimited = !exchange->is_chunked;
+    return exchange->is_chunked
+               ? http_write_header(&exchange->head, SLICE("transfer-encoding"), SLICE("chunked"))
+               : 0;
+}
+
+/* What keeps proxies on the way from gathering a stream. */
+static int write_stream_headers(struct buf *buf, const struct http_head *head)
+{
+    int status = 0;
+
+    if (http_head_find(head, SLICE("Cache-Control")) == NULL)
+        status = http_write_header(buf, SLICE("cache-control"), SLICE("no-cache"));
+    if (status == 0 && http_head_find(head, SLICE("X-Accel-Buffering")) == NULL)
+        status = http_write_header(buf, SLICE("x-accel-buffering"), SLICE("no"));
+    return status;
+}
+
+static int write_client_head(struct exchange *exchange, const struct http_head *head)
+{
+    struct client_conn *client = exchange->client;
+    struct buf *buf = &exchange->head;
+    int status = buf_reserve(buf, 512);
+
+    if (status == 0)
+        status = http_write_status_line(buf, head->status);
+    if (status == 0)
+        status = write_worker_headers(buf, head);
+    if (status == 0)
+        status = http_write_header(buf, SLICE("x-request-id"),
+                                   slice_of_string(client->record.request_id));
+    if (status == 0)
+        status = http_write_header(buf, SLICE("x-samovar-worker"),
+                                   slice_of_string(exchange->worker->name));
+    if (status == 0 && exchange->is_sse)
+        status = write_stream_headers(buf, head);
+    if (status == 0)
+        status = write_framing(exchange, head);
+    if (status == 0 && (!client->may_live_on || exchange->relay->is_draining))
+        status = http_write_header(buf, SLICE("connection"), SLICE("close"));
+    return status < 0 ? status : http_write_head_end(buf);
+}
+
+/* The worker has begun to answer: it prefills for us no longer. */
+static void count_first_byte(struct exchange *exchange)
+{
+    struct worker *worker = exchange->worker;
+
+    if (exchange->is_decoding)
+        return;
+    exchange->is_decoding = true;
+    worker->own.decoding++;
+    worker->own.queued_tokens -= exchange->queued_tokens;
+    exchange->queued_tokens = 0;
+}
+
+static int on_head(void *ctx, const struct http_head *head)
+{
+    struct exchange *exchange = ctx;
+    struct request_record *record = &exchange->client->record;
+    uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
+    bool may_cut;
+
+    exchange->has_answer_head = true;
+    exchange->batch_us = clock_now_us();
+    exchange->worker->progress_ms = now_ms;
+    exchange->answer_kind = kind_of(exchange, head);
+    if (exchange->answer_kind != ANSWER_RELAYED)
+        return 0;
+
+    count_first_byte(exchange);
+    exchange->is_sse = has_type(head, SLICE("text/event-stream"));
+    exchange->is_ok = head->status == 200;
+    may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage;
+    stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
+    record->status = head->status;
+    if (!exchange->is_sse && exchange->is_ok)
+        record->token_us = exchange->batch_us;
+    if (write_client_head(exchange, head) < 0)
+        exchange->has_no_memory = true;
+    return 0;
+}
+
+static int on_body(void *ctx, struct slice piece)
+{
+    struct exchange *exchange = ctx;
+
+    exchange->relay->stats.worker_received_bytes_total += piece.len;
+    if (exchange->answer_kind != ANSWER_RELAYED)
+        return 0;
+    if (exchange->is_sse) {
+        if (stream_filter_feed(&exchange->filter, piece) < 0)
+            exchange->has_no_memory = true;
+        return 0;
+    }
+    /* A copy to read usage from; one that is too large is only passed on. */
+    if (exchange->is_ok && !exchange->is_body_too_large &&
+        buf_append(&exchange->answer_body, piece) < 0) {
+        exchange->is_body_too_large = true;
+        buf_release(&exchange->answer_body);
+    }
+    return note_out(exchange, piece);
+}
+
+static int on_end(void *ctx)
+{
+    struct exchange *exchange = ctx;
+
+    exchange->has_answer_end = true;
+    if (exchange->answer_kind == ANSWER_RELAYED && exchange->is_sse &&
+        stream_filter_finish(&exchange->filter) < 0)
+        exchange->has_no_memory = true;
+    return 0;
+}
+
+/* ---- what an answer teaches ---- */
+
+static void learn_tokens_per_byte(struct exchange *exchange, const struct answer_usage *usage)
+{
+    struct relay *relay = exchange->relay;
+    double ratio;
+
+    if (exchange->has_exact_tokens || exchange->prompt_bytes < 256 || !exchange->has_one_prompt)
+        return;
+    ratio = (double)usage->prompt_tokens / (double)exchange->prompt_bytes;
+    if (ratio > 0.01 && ratio < 4) /* outside of it, usage counts something else */
+        relay->tokens_per_byte += TOKENS_PER_BYTE_WEIGHT * (ratio - relay->tokens_per_byte);
+}
+
+static void learn_usage(struct exchange *exchange)
+{
+    const struct answer_usage *usage = &exchange->answer.usage;
+    struct request_record *record = &exchange->client->record;
+    struct worker_stats *stats = &exchange->worker->stats;
+    double error;
+
+    record->has_usage = usage->is_known;
+    record->has_cached = usage->has_cached;
+    record->prompt_tokens = usage->prompt_tokens;
+    record->completion_tokens = usage->completion_tokens;
+    record->cached_tokens = usage->cached_tokens;
+    record->event_count = exchange->answer.event_count;
+    if (!usage->is_known)
+        return;
+    stats->prompt_tokens_total += usage->prompt_tokens;
+    learn_tokens_per_byte(exchange, usage);
+    if (!usage->has_cached)
+        return;
+    error = record->predicted_cached_tokens - (double)usage->cached_tokens;
+    stats->cached_tokens_total += usage->cached_tokens;
+    stats->predicted_tokens_total += (uint64_t)record->predicted_cached_tokens;
+    stats->prediction_error_tokens_total += (uint64_t)(error < 0 ? -error : error);
+}
+
+/* The answer's text is the next turn's prefix: the worker holds that too. */
+static void learn_answer(struct exchange *exchange)
+{
+    struct block *blocks;
+    size_t count;
+    const struct block *more = answer_stream_finish(&exchange->answer, &count);
+
+    if (count == 0)
+        return;
+    blocks = malloc((exchange->closed_count + count) * sizeof *blocks);
+    if (blocks == NULL)
+        return; /* known a little less */
+    if (exchange->closed_count > 0)
+        memcpy(blocks, exchange->blocks, exchange->closed_count * sizeof *blocks);
+    memcpy(blocks + exchange->closed_count, more, count * sizeof *blocks);
+    residency_guess_learn(exchange->relay->guess, exchange->worker->index, blocks,
+                          exchange->closed_count + count,
+                          exchange->prompt_tokens / (double)exchange->prompt_bytes);
+    free(blocks);
+}
+
+static void learn(struct exchange *exchange)
+{
+    if (!exchange->is_ok || !exchange->has_answer)
+        return;
+    if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
+        (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
+                                 buf_slice(&exchange->answer_body));
+    learn_usage(exchange);
+    if (exchange->prompt_bytes > 0)
+        learn_answer(exchange);
+}
+
+/* ---- progress ---- */
+
+/* The answer is complete and with the client, or with the kernel on its way there. */
+static void finish(struct exchange *exchange)
+{
+    struct client_conn *client = exchange->client;
+    bool keep_alive = !client->is_close_delimited;
+    uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
+
+    /* 4xx is the client's fault: the worker is well. */
+    if (client->record.status >= 500)
+        worker_mark_failure(exchange->worker, now_ms);
+    else
+        worker_mark_success(exchange->worker, now_ms);
+    learn(exchange);
+    exchange_destroy(exchange);
+    client_conn_answer_end(client, keep_alive, END_OK);
+}
+
+static enum attempt_failure failure_of(const struct exchange *exchange, int status)
+{
+    if (status == -EBADMSG)
+        return ATTEMPT_PROTOCOL;
+    if (worker_conn_has_answer_bytes(exchange->conn))
+        return ATTEMPT_HALF_ANSWERED;
+    return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
+}
+
+/* The worker died, or sent nonsense, in the middle of an answer. */
+static void truncate_answer(struct exchange *exchange, int status)
+{
+    bool is_protocol = status == -EBADMSG;
+
+    worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
+    learn_usage(exchange);
+    exchange_fail(
+        exchange,
+        &(struct openai_error){502, is_protocol ? "upstream_protocol_error" : "upstream_closed",
+                               NULL, "The worker died in the middle of its answer."},
+        is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
+}
+
+/* The first bytes of the answer are about to leave: no retry from here on. */
+static void begin_relay(struct exchange *exchange)
+{
+    exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
+    exchange->history.has_answered = true;
+    /* It took plain what it had refused with our splice: it is not asked for usage again. */
+    if (exchange->was_usage_refused && exchange->is_ok)
+        exchange->worker->traits.refuses_usage = true;
+}
+
+/* The request's memory is not needed for an open stream. */
+static void forget_request(struct exchange *exchange)
+{
+    if (!worker_conn_is_sent(exchange->conn))
+        return;
+    buf_release(&exchange->body);
+    buf_release(&exchange->request_head);
+    buf_release(&exchange->head);
+    worker_conn_forget_head(exchange->conn);
+}
+
+static void relay_batch(struct exchange *exchange, int status)
+{
+    struct client_conn *client = exchange->client;
+    bool is_first = exchange->state == EXCHANGE_SEND;
+
+    if (is_first)
+        begin_relay(exchange);
+    /* A worker that dies behind its [DONE] has taken nothing away. */
+    if (status < 0 && exchange->is_sse && exchange->answer.has_done)
+        exchange->has_answer_end = true;
+    flush(exchange, exchange->has_answer_end);
+    if (is_first)
+        client->record.overhead_us += clock_now_us() - exchange->batch_us;
+
+    if (exchange->is_client_lost || exchange->has_no_memory) {
+        enum end_reason reason = exchange->is_client_lost ? END_CLIENT_ABORT : END_INTERNAL;
+
+        exchange_abandon(exchange);
+        client_conn_cut(client, reason);
+    } else if (exchange->has_answer_end) {
+        finish(exchange);
+    } else if (status < 0) {
+        truncate_answer(exchange, status);
+    } else {
+        if (is_first)
+            forget_request(exchange);
+        if (client_conn_is_congested(client)) {
+            worker_conn_pause(exchange->conn);
+            deadline_disarm(&exchange->deadline); /* the client's stall is waited for instead */
+        } else {
+            relay_wait(exchange->relay, RELAY_WAIT_UPSTREAM_IDLE, &exchange->deadline);
+        }
+    }
+}
+
+static void on_progress(void *ctx, int status)
+{
+    struct exchange *exchange = ctx;
+    bool has_head = exchange->has_answer_head;
+
+    if (exchange->state == EXCHANGE_RELAY ||
+        (has_head && exchange->answer_kind == ANSWER_RELAYED)) {
+        exchange->worker->progress_ms = io_loop_now_ms(exchange->relay->io);
+        relay_batch(exchange, status);
+    } else if (has_head && (exchange->has_answer_end || status < 0)) {
+        /* It was read to its end so that the connection lives on. */
+        exchange_attempt_failed(
+            exchange, exchange->answer_kind == ANSWER_BUSY ? ATTEMPT_BUSY : ATTEMPT_USAGE_REFUSED);
+    } else if (status < 0) {
+        exchange_attempt_failed(exchange, failure_of(exchange, status));
+    }
+}
+
+static void on_connected(void *ctx, int status)
+{
+    struct exchange *exchange = ctx;
+
+    exchange->client->record.connect_us += clock_now_us() - exchange->attempt_us;
+    if (status < 0)
+        exchange_attempt_failed(exchange, ATTEMPT_CONNECT_FAILED);
+    else
+        exchange_send(exchange);
+}
+
+const struct worker_conn_callbacks exchange_worker_callbacks = {
+    on_connected, on_head, on_body, on_end, on_progress,
+};
+
+void exchange_client_drained(struct exchange *exchange)
+{
+    if (exchange->state != EXCHANGE_RELAY || exchange->conn == NULL)
+        return;
+    relay_wait(exchange->relay, RELAY_WAIT_UPSTREAM_IDLE, &exchange->deadline);
+    worker_conn_resume(exchange->conn);
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/exchange.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "backends/http/http_writer.h"
+#include "backends/http/worker_pool.h"
+#include "backends/runtime/clock.h"
+#include "router/client_conn.h"
+#include "router/relay.h"
+
+/*
+ * DESIGN
+ *
+ * The choice itself is a policy's, which is pure: here its struct worker_view is filled from what
+ * the router knows at this moment, and its answer is turned into an attempt. A choice counts at
+ * once (own load, pending residency), so that the next request of a burst already sees it.
+ */
+#define PREFILL_TOKENS_PER_MS_DEFAULT 8.0
+#define DECODE_MS_PER_TOKEN_DEFAULT   6.0
+#define DECODE_MS_PER_REQUEST_DEFAULT 0.35
+#define SLOW_START_MS                 10000.0
+#define START_WEIGHT_MIN              0.2
+
+/* ---- who may serve it ---- */
+
+static bool was_tried(const struct exchange *exchange, uint32_t index)
+{
+    for (uint32_t i = 0; i < exchange->tried_count; i++) {
+        if (exchange->tried[i] == index)
+            return true;
+    }
+    return false;
+}
+
+static bool is_eligible(const struct exchange *exchange, const struct worker *worker,
+                        const struct model *model)
+{
+    return worker != NULL && worker->state == WORKER_UP && worker_serves_model(worker, model) &&
+           !was_tried(exchange, worker->index);
+}
+
+static const struct model *model_of(const struct exchange *exchange)
+{
+    return worker_set_find_model(exchange->relay->workers, slice_of_string(exchange->model_id));
+}
+
+bool exchange_has_other_worker(const struct exchange *exchange)
+{
+    const struct worker_set *workers = exchange->relay->workers;
+    const struct model *model = model_of(exchange);
+
+    for (uint32_t i = 0; model != NULL && i < worker_set_count(workers); i++) {
+        if (is_eligible(exchange, worker_set_at(workers, i), model))
+            return true;
+    }
+    return false;
+}
+
+/* ---- what is known of each ---- */
+
+static double tokens_of(const struct exchange *exchange, uint64_t bytes)
+{
+    if (exchange->prompt_bytes == 0)
+        return 0;
+    return exchange->prompt_tokens * (double)bytes / (double)exchange->prompt_bytes;
+}
+
+static double start_weight(const struct worker *worker, uint64_t now_ms)
+{
+    double share = (double)(now_ms - worker->up_since_ms) / SLOW_START_MS;
+
+    if (worker->state_change_count <= 1) /* its first start: nobody is warmer than it */
+        return 1;
+    return share >= 1 ? 1 : share > START_WEIGHT_MIN ? share : START_WEIGHT_MIN;
+}
+
+static struct worker_view view_of(const struct exchange *exchange, const struct worker *worker)
+{
+    const struct relay *relay = exchange->relay;
+    const struct residency_match *match = &relay->matches[worker->index];
+    const struct worker_rates *rates = &worker->rates;
+    uint64_t now_ms = io_loop_now_ms(relay->io);
+
+    return (struct worker_view){
+        .worker = worker->index,
+        .rung = match->block_count > 0 ? ROUTE_RUNG_GUESS : ROUTE_RUNG_LOAD,
+        .matched_tokens = tokens_of(exchange, match->bytes),
+        .in_flight = worker->own.in_flight,
+        .queued_tokens = worker->own.queued_tokens,
+        .decoding = worker->own.decoding,
+        .has_report = worker->report.is_known,
+        .reported_running = worker->report.running,
+        .reported_waiting = worker->report.waiting,
+        .reported_ms = worker->report.at_ms,
+        .prefill_tokens_per_ms = rates->prefill_tokens_per_ms > 0 ? rates->prefill_tokens_per_ms
+                                                                  : PREFILL_TOKENS_PER_MS_DEFAULT,
+        .decode_ms_per_token = rates->decode_ms_per_token > 0 ? rates->decode_ms_per_token
+                                                              : DECODE_MS_PER_TOKEN_DEFAULT,
+        .decode_ms_per_request = DECODE_MS_PER_REQUEST_DEFAULT,
+        .chosen_ms = worker->chosen_ms,
+        .chosen_count = worker->stats.chosen_total,
+        .start_weight = start_weight(worker, now_ms),
+    };
+}
+
+/* Fills relay->views; returns how many may serve it. */
+static size_t fill_views(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    const struct model *model = model_of(exchange);
+    size_t worker_count = worker_set_count(relay->workers);
+    size_t count = 0;
+
+    if (model == NULL)
+        return 0;
+    residency_index_match(relay->index, exchange->blocks, exchange->block_count, relay->matches,
+                          worker_count);
+    for (size_t i = 0; i < model->worker_count; i++) {
+        const struct worker *worker = worker_set_at(relay->workers, model->workers[i]);
+
+        if (is_eligible(exchange, worker, model))
+            relay->views[count++] = view_of(exchange, worker);
+    }
+    return count;
+}
+
+/* ---- the attempt ---- */
+
+static void count_choice(struct exchange *exchange, const struct worker_view *view,
+                         const struct route_terms *terms)
+{
+    struct request_record *record = &exchange->client->record;
+    struct worker *worker = worker_set_at(exchange->relay->workers, view->worker);
+
+    exchange->matched_tokens = view->matched_tokens;
+    exchange->matched_count = exchange->relay->matches[view->worker].block_count;
+    record->rung = view->rung;
+    record->policy = exchange->relay->policy->name;
+    record->matched_block_count = exchange->matched_count;
+    record->predicted_cached_tokens = view->matched_tokens;
+    record->predicted_ttft_ms = terms->total_ms;
+    exchange->relay->stats.choices_total[view->rung]++;
+    worker->chosen_ms = io_loop_now_ms(exchange->relay->io);
+    worker->stats.chosen_total++;
+}
+
+static void count_attempt(struct exchange *exchange)
+{
+    struct worker *worker = exchange->worker;
+    double uncached = exchange->prompt_tokens - exchange->matched_tokens;
+
+    exchange->queued_tokens = uncached > 1 ? uncached : 1;
+    worker->own.in_flight++;
+    worker->own.queued_tokens += exchange->queued_tokens;
+    exchange->is_counted = true;
+    residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
+                          exchange->block_count,
+                          tokens_of(exchange, exchange->prompt_bytes) /
+                              (double)(exchange->prompt_bytes > 0 ? exchange->prompt_bytes : 1));
+}
+
+static void name_attempt(struct exchange *exchange)
+{
+    struct request_record *record = &exchange->client->record;
+    size_t len = strlen(record->request_id);
+
+    memcpy(record->attempt_id, record->request_id, len);
+    record->attempt_id[len] = '-';
+    relay_random_id(exchange->relay, record->attempt_id + len + 1, 6);
+    record->attempt_id[len + 7] = '\0';
+    record->worker = exchange->worker->name;
+    record->attempt_count++;
+}
+
+int exchange_attempt(struct exchange *exchange, struct worker *worker)
+{
+    int status = worker_pool_acquire(worker->pool, exchange->is_fresh_only,
+                                     &exchange_worker_callbacks, exchange, &exchange->conn);
+
+    if (status < 0)
+        return status;
+    exchange->worker = worker;
+    exchange->attempt_us = clock_now_us();
+    exchange_move(exchange, EXCHANGE_EVENT_CHOSEN);
+    name_attempt(exchange);
+    count_attempt(exchange);
+    if (status == 0)
+        relay_wait(exchange->relay, RELAY_WAIT_CONNECT, &exchange->deadline);
+    else
+        exchange_send(exchange);
+    return 0;
+}
+
+static void refuse_route(struct exchange *exchange, bool is_busy)
+{
+    struct relay *relay = exchange->relay;
+
+    relay->stats.rejected_total[is_busy ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
+    if (is_busy)
+        exchange_fail(exchange,
+                      &(struct openai_error){503, "overloaded", NULL,
+                                             "All connections to the workers are in use (option "
+                                             "--worker-conn-count-max). Try again later."},
+                      END_OVERLOADED);
+    else
+        exchange_fail(exchange,
+                      &(struct openai_error){503, "no_worker_available", NULL,
+                                             "No worker that serves this model is up. Try again "
+                                             "later."},
+                      END_REFUSED);
+}
+
+void exchange_route(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    struct route_query query = {
+        .prompt_tokens = exchange->prompt_tokens,
+        .answer_tokens = (double)exchange->answer_tokens_max,
+        .now_ms = io_loop_now_ms(relay->io),
+    };
+    size_t count = fill_views(exchange);
+
+    assert(exchange->state == EXCHANGE_ROUTE);
+
+    if (count > 0)
+        relay->policy->choose(relay->policy_state, &query, relay->views, count, relay->order,
+                              relay->terms);
+    for (size_t i = 0; i < count; i++) {
+        const struct worker_view *view = &relay->views[relay->order[i]];
+
+        count_choice(exchange, view, &relay->terms[relay->order[i]]);
+        if (exchange_attempt(exchange, worker_set_at(relay->workers, view->worker)) == 0)
+            return; /* the exchange may be gone */
+    }
+    refuse_route(exchange, count > 0);
+}
+
+/* ---- the request as the worker gets it ---- */
+
+/* Headers that we write ourselves, or that would break what we promise. */
+static bool is_replaced(struct slice name)
+{
+    return slice_eq_nocase(name, SLICE("Host")) || slice_eq_nocase(name, SLICE("Content-Length")) ||
+           slice_eq_nocase(name, SLICE("X-Request-Id")) ||
+           /* a compressed answer could not be read on its way */
+           slice_eq_nocase(name, SLICE("Accept-Encoding"));
+}
+
+static int write_client_headers(struct buf *buf, const struct http_head *head)
+{
+    for (size_t i = 0; i < head->header_count; i++) {
+        const struct http_header *header = &head->headers[i];
+        int status;
+
+        if (is_replaced(header->name) || http_header_is_hop_by_hop(header->name) ||
+            http_head_names_in_connection(head, header->name))
+            continue;
+        status = http_write_header(buf, header->name, header->value);
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+static int write_request_head(struct exchange *exchange, size_t body_len)
+{
+    const struct http_head *head = exchange->client->head;
+    struct buf *buf = &exchange->request_head;
+    int status;
+
+    buf_clear(buf);
+    status = buf_reserve(buf, 1024); /* most heads in one piece */
+    if (status == 0)
+        status = http_write_request_line(buf, head->method, head->target);
+    if (status == 0)
+        status =
+            http_write_header(buf, SLICE("Host"), slice_of_string(exchange->worker->authority));
+    if (status == 0)
+        status = write_client_headers(buf, head);
+    if (status == 0)
+        status = http_write_header(buf, SLICE("X-Request-Id"),
+                                   slice_of_string(exchange->client->record.attempt_id));
+    if (status == 0)
+        status = http_write_header(buf, SLICE("Accept-Encoding"), SLICE("identity"));
+    if (status == 0)
+        status = http_write_header_u64(buf, SLICE("Content-Length"), body_len);
+    return status < 0 ? status : http_write_head_end(buf);
+}
+
+void exchange_send(struct exchange *exchange)
+{
+    struct request_record *record = &exchange->client->record;
+    struct relay *relay = exchange->relay;
+    struct slice body = buf_slice(&exchange->body);
+    struct slice pieces[4];
+    unsigned count = 0;
+    size_t cut = 0;
+    uint64_t now_us;
+
+    exchange->asks_usage = exchange->splice.len > 0 && !exchange->worker->traits.refuses_usage;
+    if (write_request_head(exchange, body.len + (exchange->asks_usage ? exchange->splice.len : 0)) <
+        0) {
+        exchange_fail(exchange,
+                      &(struct openai_error){503, "overloaded", NULL,
+                                             "The router has no memory for this request."},
+                      END_INTERNAL);
+        return;
+    }
+    pieces[count++] = buf_slice(&exchange->request_head);
+    if (exchange->asks_usage) {
+        cut = exchange->splice_at;
+        pieces[count++] = slice_of(body.ptr, cut);
+        pieces[count++] = exchange->splice;
+    }
+    pieces[count++] = slice_skip(body, cut);
+    now_us = clock_now_us();
+    record->sent_us = now_us;
+    if (record->attempt_count == 1)
+        record->overhead_us += now_us - record->read_us - record->connect_us;
+    relay->stats.worker_sent_bytes_total += buf_len(&exchange->request_head) + body.len;
+    exchange_move(exchange, EXCHANGE_EVENT_SENT);
+    relay_wait(relay, RELAY_WAIT_UPSTREAM_HEADER, &exchange->deadline);
+    worker_conn_send(exchange->conn, pieces, count);
+}

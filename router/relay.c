@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/relay.h"
+
+#include <assert.h>
+
+#include "backends/http/worker_pool.h"
+#include "router/client_conn.h"
+#include "router/exchange.h"
+
+#define TOKENS_PER_BYTE_DEFAULT 0.25 /* English text; learned from the first answers on */
+
+static io_expired_fn *const on_expired[] = {
+    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
+    [RELAY_WAIT_CONNECT] = exchange_expired,
+    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
+    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
+    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
+};
+static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
+
+static const char *const wait_names[] = {
+    [RELAY_WAIT_CLIENT_HEADER] = "client-header-ms",
+    [RELAY_WAIT_CLIENT_BODY] = "client-body-ms",
+    [RELAY_WAIT_CLIENT_IDLE] = "client-idle-ms",
+    [RELAY_WAIT_CLIENT_STALL] = "client-stall-ms",
+    [RELAY_WAIT_CLIENT_LINGER] = "client-linger-ms",
+    [RELAY_WAIT_CONNECT] = "connect-ms",
+    [RELAY_WAIT_UPSTREAM_HEADER] = "upstream-header-ms",
+    [RELAY_WAIT_UPSTREAM_IDLE] = "upstream-idle-ms",
+    [RELAY_WAIT_WORKER_IDLE] = "worker-idle-ms",
+};
+static_assert(array_count(wait_names) == RELAY_WAIT_COUNT, "every wait has a name");
+
+void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config, uint64_t seed)
+{
+    memset(relay, 0, sizeof *relay);
+    relay->io = io;
+    relay->config = config;
+    relay->id_state = seed;
+    relay->tokens_per_byte = TOKENS_PER_BYTE_DEFAULT;
+    list_init(&relay->clients);
+    router_stats_init(&relay->stats);
+    retry_budget_init(&relay->retry_budget);
+    for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
+        io_deadlines_init(&relay->waits[wait], io, config.wait_ms[wait], on_expired[wait]);
+}
+
+void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline)
+{
+    deadline_arm(deadline, &relay->waits[wait].list, io_loop_now_ms(relay->io));
+}
+
+const char *relay_wait_name(enum relay_wait wait)
+{
+    assert(wait < RELAY_WAIT_COUNT);
+
+    return wait_names[wait];
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014): ids need to differ, not to be secret. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t mixed = *state += 0x9e3779b97f4a7c15u;
+
+    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
+    return mixed ^ mixed >> 31;
+}
+
+void relay_random_id(struct relay *relay, char *id, size_t count)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+    uint64_t bits = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (i % 12 == 0)
+            bits = next_random(&relay->id_state);
+        id[i] = letters[bits & 31];
+        bits >>= 5;
+    }
+}
+
+bool relay_is_ready(const struct relay *relay)
+{
+    return !relay->is_draining && worker_set_lists(relay->workers)->by_state[WORKER_UP].count > 0;
+}

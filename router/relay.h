@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * relay: what all exchanges of a router share: workers, knowledge, limits, waits and counters. It
+ * decides nothing itself. Loop thread only.
+ */
+#ifndef ROUTER_RELAY_H
+#define ROUTER_RELAY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/io_loop.h"
+#include "backends/json/json_scan.h"
+#include "backends/runtime/list.h"
+#include "backends/runtime/must_check.h"
+#include "backends/worker_set.h"
+#include "hashing/block_chain.h"
+#include "router/metrics.h"
+#include "router/policy/policy.h"
+#include "router/residency/residency_guess.h"
+#include "router/residency/residency_index.h"
+#include "router/retry.h"
+
+/* One kind of wait each; its length is the option of the same name. */
+enum relay_wait {
+    RELAY_WAIT_CLIENT_HEADER,
+    RELAY_WAIT_CLIENT_BODY,
+    RELAY_WAIT_CLIENT_IDLE,
+    RELAY_WAIT_CLIENT_STALL,
+    RELAY_WAIT_CLIENT_LINGER,
+    RELAY_WAIT_CONNECT,
+    RELAY_WAIT_UPSTREAM_HEADER,
+    RELAY_WAIT_UPSTREAM_IDLE,
+    RELAY_WAIT_WORKER_IDLE,
+    RELAY_WAIT_COUNT
+};
+
+struct relay_config {
+    uint64_t wait_ms[RELAY_WAIT_COUNT];
+    uint64_t body_bytes_max;
+    uint64_t client_count_max;
+    uint32_t worker_conn_count_max;
+    uint32_t retry_count_max;
+    uint64_t worker_cache_tokens; /* 0: as the engine says */
+    bool usage_ask;
+};
+
+struct relay {
+    struct io_loop *io;
+    struct relay_config config;
+    struct io_deadlines waits[RELAY_WAIT_COUNT];
+    struct worker_set *workers;
+    struct residency_index *index;
+    struct residency_guess *guess;
+    const struct policy *policy;
+    struct policy_state *policy_state;
+    struct json_scanner *scanner;
+    struct router_stats stats;
+    struct retry_budget retry_budget;
+    uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
+    uint64_t id_state;      /* of the generator of request ids */
+    struct list clients;    /* open client connections */
+    bool is_draining;       /* no new request; running ones finish */
+    double tokens_per_byte; /* learned from usage; of all models together */
+    /* Scratch of one choice, too large for the stack. */
+    struct worker_view views[WORKER_COUNT_MAX];
+    struct route_terms terms[WORKER_COUNT_MAX];
+    struct residency_match matches[WORKER_COUNT_MAX];
+    uint32_t order[WORKER_COUNT_MAX];
+};
+
+/* Sets up the waits and the counters; the other pointers are the caller's to fill. */
+void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config, uint64_t seed);
+
+/* Arms deadline for one kind of wait, from now. */
+void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline);
+
+/* The option that a wait is set by, for error texts: "upstream-header-ms". */
+const char *relay_wait_name(enum relay_wait wait);
+
+enum { RELAY_ID_BYTES = 16 };
+
+/* Writes count random letters and digits. */
+void relay_random_id(struct relay *relay, char *id, size_t count);
+
+/* At least one worker takes requests. */
+bool relay_is_ready(const struct relay *relay);
+
+#endif

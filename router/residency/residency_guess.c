@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/residency/residency_guess.h"
+
+#include "hashing/block_map.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/*
+ * DESIGN
+ *
+ * Per worker: nodes in a recency order, and a block_map from hash to node.
+ *
+ *     newest <-> [first block] <-> [second] <-> ... <-> [last] <-> older prompts ... <-> oldest
+ *
+ * A prompt is touched from its last block to its first. So a block is always more recent than what
+ * continues it, the oldest block is always a leaf, and evicting from that end takes leaves before
+ * parents, as engines do, without a tree.
+ *
+ * Only blocks that the index took have a node: what is believed here is what a match sees, and the
+ * memory for nodes is bounded by the index's own limit.
+ */
+
+enum { CAPACITY_TOKENS_DEFAULT = 131072, NODE_COUNT_MIN = 64, EVICTED_PER_REFUSAL_MAX = 16 };
+
+static const uint32_t NONE = UINT32_MAX;
+
+struct guess_node {
+    uint64_t hash;
+    uint32_t newer; /* NONE: the newest */
+    uint32_t older; /* NONE: the oldest; in the free list: the next free one */
+    uint64_t tokens_milli;
+};
+
+struct guess_worker {
+    struct block_map places; /* hash -> index in nodes */
+    struct guess_node *nodes;
+    uint32_t node_count;
+    uint32_t node_count_max;
+    uint32_t free;
+    uint32_t newest;
+    uint32_t oldest;
+    uint64_t tokens_milli;
+    uint64_t capacity_milli;
+};
+
+struct residency_guess {
+    struct residency_index *index;
+    struct residency_guess_stats stats;
+    struct guess_worker *workers[RESIDENCY_WORKER_COUNT_MAX]; /* NULL: nothing learned yet */
+};
+
+static void unlink_node(struct guess_worker *of, uint32_t at)
+{
+    struct guess_node *node = &of->nodes[at];
+
+    if (node->newer != NONE)
+        of->nodes[node->newer].older = node->older;
+    else
+        of->newest = node->older;
+    if (node->older != NONE)
+        of->nodes[node->older].newer = node->newer;
+    else
+        of->oldest = node->newer;
+}
+
+static void link_newest(struct guess_worker *of, uint32_t at)
+{
+    of->nodes[at].newer = NONE;
+    of->nodes[at].older = of->newest;
+    if (of->newest != NONE)
+        of->nodes[of->newest].newer = at;
+    else
+        of->oldest = at;
+    of->newest = at;
+}
+
+/* A node that is in no list, or NONE without memory. */
+static uint32_t take_node(struct guess_worker *of)
+{
+    uint32_t at = of->free;
+
+    if (at != NONE) {
+        of->free = of->nodes[at].older;
+        return at;
+    }
+    if (of->node_count == of->node_count_max) {
+        uint32_t count_max = of->node_count_max > 0 ? 2 * of->node_count_max : NODE_COUNT_MIN;
+        struct guess_node *nodes = realloc(of->nodes, count_max * sizeof *nodes);
+
+        if (nodes == NULL)
+            return NONE;
+        of->nodes = nodes;
+        of->node_count_max = count_max;
+    }
+    return of->node_count++;
+}
+
+static void give_node(struct guess_worker *of, uint32_t at)
+{
+    of->nodes[at].older = of->free;
+    of->free = at;
+}
+
+static struct guess_worker *worker_of(struct residency_guess *guess, uint32_t worker)
+{
+    struct guess_worker *of = guess->workers[worker];
+
+    if (of != NULL)
+        return of;
+    of = calloc(1, sizeof *of);
+    if (of == NULL)
+        abort(); /* bookkeeping: there is nothing sensible to refuse */
+    block_map_init(&of->places, SIZE_MAX);
+    of->free = of->newest = of->oldest = NONE;
+    of->capacity_milli = CAPACITY_TOKENS_DEFAULT * 1000ull;
+    guess->workers[worker] = of;
+    return of;
+}
+
+static void forget_node(struct residency_guess *guess, uint32_t worker, uint32_t at)
+{
+    struct guess_worker *of = guess->workers[worker];
+    struct guess_node *node = &of->nodes[at];
+
+    assert(of->tokens_milli >= node->tokens_milli);
+    assert(guess->stats.block_count > 0);
+
+    residency_index_remove(guess->index, node->hash, worker);
+    block_map_remove(&of->places, node->hash);
+    of->tokens_milli -= node->tokens_milli;
+    guess->stats.block_count--;
+    unlink_node(of, at);
+    give_node(of, at);
+}
+
+static void evict_oldest(struct residency_guess *guess, uint32_t worker)
+{
+    forget_node(guess, worker, guess->workers[worker]->oldest);
+    guess->stats.evicted_total++;
+}
+
+static void evict_excess(struct residency_guess *guess, uint32_t worker)
+{
+    struct guess_worker *of = guess->workers[worker];
+
+    while (of->tokens_milli > of->capacity_milli)
+        evict_oldest(guess, worker);
+}
+
+/* When the index is full, the oldest blocks of this worker make room, a bounded number of them. */
+static bool store(struct residency_guess *guess, uint32_t worker, uint64_t hash)
+{
+    for (unsigned evicted = 0; evicted <= EVICTED_PER_REFUSAL_MAX; evicted++) {
+        if (residency_index_store(guess->index, hash, worker, RESIDENCY_HBM) == 0)
+            return true;
+        if (guess->workers[worker]->oldest == NONE)
+            return false;
+        evict_oldest(guess, worker);
+    }
+    return false;
+}
+
+/* Adds hash without tokens, as the newest. NONE: refused. */
+static uint32_t add_node(struct residency_guess *guess, uint32_t worker, uint64_t hash)
+{
+    struct guess_worker *of = guess->workers[worker];
+    uint64_t *place;
+    uint32_t at;
+
+    if (!store(guess, worker, hash))
+        return NONE;
+    place = block_map_claim(&of->places, hash);
+    at = place != NULL ? take_node(of) : NONE;
+    if (at == NONE)
+        abort(); /* bookkeeping, and less than the index just took */
+    *place = at;
+    of->nodes[at] = (struct guess_node){.hash = hash};
+    link_newest(of, at);
+    guess->stats.block_count++;
+    return at;
+}
+
+static void touch(struct residency_guess *guess, uint32_t worker, uint64_t hash,
+                  uint64_t tokens_milli)
+{
+    struct guess_worker *of = guess->workers[worker];
+    const uint64_t *place = block_map_find(&of->places, hash);
+    uint32_t at;
+
+    if (place != NULL) {
+        at = (uint32_t)*place;
+        unlink_node(of, at);
+        link_newest(of, at);
+    } else {
+        at = add_node(guess, worker, hash);
+        if (at == NONE)
+            return;
+    }
+    of->tokens_milli += tokens_milli - of->nodes[at].tokens_milli;
+    of->nodes[at].tokens_milli = tokens_milli;
+}
+
+static uint64_t block_tokens_milli(const struct block *blocks, size_t i, double tokens_per_byte)
+{
+    uint64_t bytes = blocks[i].end - (i > 0 ? blocks[i - 1].end : 0);
+
+    return (uint64_t)((double)bytes * tokens_per_byte * 1000.0 + 0.5);
+}
+
+/* How many of the first blocks fit into an otherwise empty cache. */
+static size_t fitting(const struct guess_worker *of, const struct block *blocks, size_t block_count,
+                      double tokens_per_byte)
+{
+    uint64_t tokens_milli = 0;
+    size_t count = 0;
+
+    while (count < block_count) {
+        tokens_milli += block_tokens_milli(blocks, count, tokens_per_byte);
+        if (tokens_milli > of->capacity_milli)
+            break;
+        count++;
+    }
+    return count;
+}
+
+struct residency_guess *residency_guess_create(struct residency_index *index)
+{
+    struct residency_guess *guess = calloc(1, sizeof *guess);
+
+    if (guess != NULL)
+        guess->index = index;
+    return guess;
+}
+
+void residency_guess_destroy(struct residency_guess *guess)
+{
+    if (guess == NULL)
+        return;
+    for (size_t worker = 0; worker < RESIDENCY_WORKER_COUNT_MAX; worker++) {
+        struct guess_worker *of = guess->workers[worker];
+
+        if (of == NULL)
+            continue;
+        block_map_release(&of->places);
+        free(of->nodes);
+        free(of);
+    }
+    free(guess);
+}
+
+void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker, uint64_t tokens)
+{
+    struct guess_worker *of;
+
+    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+
+    of = worker_of(guess, worker);
+    if (tokens == 0)
+        tokens = CAPACITY_TOKENS_DEFAULT;
+    of->capacity_milli = tokens < UINT64_MAX / 1000 ? tokens * 1000 : UINT64_MAX;
+    evict_excess(guess, worker);
+}
+
+void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
+                           const struct block *blocks, size_t block_count, double tokens_per_byte)
+{
+    size_t count;
+
+    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(tokens_per_byte > 0);
+
+    count = fitting(worker_of(guess, worker), blocks, block_count, tokens_per_byte);
+    for (size_t i = count; i-- > 0;) {
+        touch(guess, worker, blocks[i].hash, block_tokens_milli(blocks, i, tokens_per_byte));
+        evict_excess(guess, worker);
+    }
+}
+
+void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
+                             const struct block *blocks, size_t block_count, size_t kept)
+{
+    struct guess_worker *of;
+
+    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+
+    of = guess->workers[worker];
+    if (of == NULL)
+        return;
+    for (size_t i = kept; i < block_count; i++) {
+        const uint64_t *place = block_map_find(&of->places, blocks[i].hash);
+
+        if (place == NULL)
+            continue;
+        forget_node(guess, worker, (uint32_t)*place);
+        guess->stats.corrected_total++;
+    }
+}
+
+void residency_guess_forget_worker(struct residency_guess *guess, uint32_t worker)
+{
+    struct guess_worker *of;
+
+    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+
+    of = guess->workers[worker];
+    if (of == NULL)
+        return;
+    while (of->oldest != NONE)
+        forget_node(guess, worker, of->oldest);
+    assert(of->tokens_milli == 0);
+}
+
+struct residency_guess_stats residency_guess_stats(const struct residency_guess *guess)
+{
+    return guess->stats;
+}

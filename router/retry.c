@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/retry.h"
+
+#include <assert.h>
+
+/*
+ * DESIGN
+ *
+ * A reused connection that dies without a byte was most likely closed by its worker while it lay
+ * idle; but that is not certain (the request may have killed the engine), so it counts as a death
+ * like any other, and the same worker is asked again only where there is no other one.
+ */
+#define BUDGET_TOKENS_PER_REQUEST 0.1
+
+static enum retry_verdict elsewhere(const struct retry_history *history)
+{
+    return history->has_other_worker ? RETRY_ELSEWHERE : RETRY_NO;
+}
+
+enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry_history *history)
+{
+    assert(failure < ATTEMPT_FAILURE_COUNT);
+
+    if (history->has_answered || history->retry_count >= history->retry_count_max ||
+        history->death_count >= 2 || !history->has_budget)
+        return RETRY_NO;
+
+    switch (failure) {
+    case ATTEMPT_CONNECT_FAILED:
+    case ATTEMPT_DIED:
+    case ATTEMPT_BUSY:
+        return elsewhere(history);
+    case ATTEMPT_STALE:
+        return history->has_other_worker ? RETRY_ELSEWHERE : RETRY_SAME_FRESH;
+    case ATTEMPT_USAGE_REFUSED:
+        return RETRY_SAME_PLAIN;
+    case ATTEMPT_HALF_ANSWERED:
+    case ATTEMPT_TIMEOUT:
+    case ATTEMPT_PROTOCOL:
+    case ATTEMPT_FAILURE_COUNT:
+        break;
+    }
+    return RETRY_NO;
+}
+
+void retry_budget_init(struct retry_budget *budget)
+{
+    budget->tokens = RETRY_BUDGET_TOKENS_MAX;
+}
+
+void retry_budget_earn(struct retry_budget *budget)
+{
+    budget->tokens += BUDGET_TOKENS_PER_REQUEST;
+    if (budget->tokens > RETRY_BUDGET_TOKENS_MAX)
+        budget->tokens = RETRY_BUDGET_TOKENS_MAX;
+}
+
+bool retry_budget_has(const struct retry_budget *budget)
+{
+    return budget->tokens >= 1;
+}
+
+void retry_budget_spend(struct retry_budget *budget)
+{
+    assert(budget->tokens >= 1);
+
+    budget->tokens -= 1;
+}

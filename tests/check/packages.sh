@@ -1,0 +1,97 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# What the build and the tests need from the distribution: Debian 12 and 13. Sourced by ./check.
+
+PACKAGES_BUILD="ca-certificates gcc g++ libc6-dev cmake ninja-build pkg-config
+libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev"
+PACKAGES_TEST="ccache clang clang-format curl libcriterion-dev procps python3 python3-venv"
+PACKAGES_VLLM="binutils libnuma1"
+PACKAGES_DOCKER="buildah debootstrap"
+
+is_installed()
+{
+    [ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" = "install ok installed" ]
+}
+
+# The names of those given that are not installed.
+missing_of()
+{
+    for package in "$@"; do
+        is_installed "$package" || echo "$package"
+    done
+}
+
+is_available()
+{
+    apt-cache show --no-all-versions "$1" >/dev/null 2>&1
+}
+
+# install_packages PACKAGE...: only what is missing, and only as root.
+install_packages()
+{
+    missing=$(missing_of "$@")
+    [ -n "$missing" ] || return 0
+    # shellcheck disable=SC2086
+    set -- $missing
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "not root, so please: apt-get install -y --no-install-recommends $*"
+        return 1
+    fi
+    say "installing: $*"
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \
+        install -y --no-install-recommends "$@"
+}
+
+update_lists()
+{
+    [ "$(id -u)" -ne 0 ] || apt-get -o Acquire::Retries=3 update
+}
+
+# llhttp is a library on Debian 13 and a folder of C sources on Debian 12.
+llhttp_package()
+{
+    if is_installed libllhttp-dev || is_available libllhttp-dev; then
+        echo libllhttp-dev
+    else
+        echo node-llhttp
+    fi
+}
+
+# clang's sanitizer runtimes are a recommendation of clang, with its version in the name.
+clang_runtime_package()
+{
+    version=$({ dpkg-query -W -f '${Depends}\n' clang || apt-cache depends clang; } 2>/dev/null |
+        sed -n 's/.*clang-\([0-9][0-9]*\).*/\1/p' | head -n 1)
+    [ -z "$version" ] || echo "libclang-rt-$version-dev"
+}
+
+# clang-format 14 judges the format (tests/lint/check_format); Debian 13 no longer has it.
+format_package()
+{
+    if is_installed clang-format-14 || is_available clang-format-14; then echo clang-format-14; fi
+}
+
+llhttp_is_installed()
+{
+    is_installed libllhttp-dev || is_installed node-llhttp
+}
+
+# A root made by debootstrap has no /etc/hosts, and so no localhost.
+ensure_localhost()
+{
+    [ -e /etc/hosts ] || [ "$(id -u)" -ne 0 ] || echo "127.0.0.1 localhost" >/etc/hosts
+}
+
+part_deps()
+{
+    ensure_localhost
+    # shellcheck disable=SC2086
+    if [ -n "$(missing_of $PACKAGES_BUILD $PACKAGES_TEST $(clang_runtime_package))" ] ||
+        ! llhttp_is_installed; then
+        update_lists || echo "apt-get update failed; the lists that are there must do"
+    fi
+    # shellcheck disable=SC2086,SC2046
+    install_packages $PACKAGES_BUILD $PACKAGES_TEST $(llhttp_package) $(clang_runtime_package) \
+        $(format_package)
+}

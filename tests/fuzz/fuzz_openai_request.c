@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* A body as either API: parsing and naming never fail in another way than by saying why, and the
+ * names hold together. */
+#include "router/prompt/prompt_stream.h"
+#include "tests/fuzz/fuzz_input.h"
+
+#include <assert.h>
+#include <errno.h>
+
+enum { BLOCK_COUNT_MAX = 64, ARENA_BYTES = 1 << 20 };
+
+static void check_blocks(const struct prompt_blocks *prompt)
+{
+    uint64_t end = 0;
+
+    assert(prompt->block_count <= BLOCK_COUNT_MAX);
+    assert(prompt->block_count - prompt->closed_count <= 1);
+    for (size_t i = 0; i < prompt->block_count; i++) {
+        assert(prompt->blocks[i].end > end);
+        assert(prompt->blocks[i].hash != 0);
+        end = prompt->blocks[i].end;
+    }
+    assert(end <= prompt->bytes);
+}
+
+static void check_fault(const struct openai_fault *fault)
+{
+    assert(fault->code != NULL && fault->code[0] != '\0');
+    assert(strlen(fault->message) > 0);
+}
+
+static void run(enum openai_api api, struct slice body)
+{
+    static const uint8_t secret[BLOCK_CHAIN_SECRET_BYTES] = {1, 2, 3};
+    struct json_scanner *scanner = json_scanner_create();
+    struct openai_request request;
+    struct openai_fault fault;
+    struct prompt_blocks prompt;
+    struct arena arena;
+    int status = openai_request_parse(api, scanner, body, &request, &fault);
+
+    arena_init(&arena, ARENA_BYTES);
+    if (status == 0) {
+        assert(body.ptr[request.object_start] == '{');
+        status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64}, &request,
+                                     &arena, BLOCK_COUNT_MAX, &prompt, &fault);
+        check_blocks(&prompt);
+    }
+    assert(status == 0 || status == -EINVAL || status == -ENOBUFS);
+    if (status == -EINVAL)
+        check_fault(&fault);
+    arena_release(&arena);
+    json_scanner_destroy(scanner);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *body = fuzz_padded(data, size, JSON_PADDING);
+
+    run(OPENAI_CHAT, slice_of(body, size));
+    run(OPENAI_COMPLETIONS, slice_of(body, size));
+    free(body);
+    return 0;
+}

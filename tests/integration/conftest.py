@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Fixtures of the integration tests. A router costs some 30 ms to start, so nearly every test has one
+of its own and begins with nothing in flight, no pooled connection and nothing learned. Each router
+is held at its end to what every test may ask of it: see Router.stop().
+"""
+
+import pytest
+
+from peers.openai_api import CHAT, COMPLETIONS
+from peers.process import BIN
+from peers.router import Router
+from peers.sim import Sim
+from peers.worker import Fleet, ScriptedWorker
+
+
+def pytest_sessionstart():
+    for name in ("samovar-router", "samovar-sim"):
+        if not (BIN / name).exists():
+            pytest.exit(f"{BIN / name} is missing: build it, or set SAMOVAR_BIN_DIR", 2)
+
+
+def start_all(create):
+    """A factory whose products are stopped in the reverse order, all of them, at the end."""
+    started = []
+
+    def start(*args, **options):
+        started.append(create(*args, **options))
+        return started[-1]
+
+    yield start
+    failures = []
+    for thing in reversed(started):
+        try:
+            thing.stop()
+        except AssertionError as failure:
+            failures.append(str(failure))
+        finally:
+            if hasattr(thing, "kill"):
+                thing.kill()
+    assert not failures, "\n".join(failures)
+
+
+@pytest.fixture
+def start_worker():
+    yield from start_all(ScriptedWorker)
+
+
+@pytest.fixture
+def start_fleet():
+    yield from start_all(Fleet)
+
+
+@pytest.fixture
+def start_sim():
+    sims = []
+
+    def start(*flags):
+        sims.append(Sim(*flags))
+        return sims[-1]
+
+    yield start
+    for sim in sims:
+        sim.kill()
+
+
+@pytest.fixture
+def start_router(start_worker, start_fleet, start_sim):
+    """start_router(workers, flag, ...). Probes are rare unless a test asks for them, so that what
+    a worker is thought to be changes only where the test makes it. Workers outlive their router."""
+
+    def create(workers=(), *flags, is_ready=True, env=None):
+        router = Router(workers, ["--probe-interval-ms", 60000, *flags], env)
+        if workers and is_ready:
+            router.wait_ready()
+            router.wait_states("up", len(list(workers)))
+        return router
+
+    yield from start_all(create)
+
+
+@pytest.fixture
+def worker(start_worker):
+    return start_worker()
+
+
+@pytest.fixture
+def router(start_router, worker):
+    """In front of one worker."""
+    return start_router([worker])
+
+
+@pytest.fixture
+def fleet(start_fleet):
+    """Two workers, one queue."""
+    return start_fleet(2)
+
+
+@pytest.fixture
+def fleet_router(start_router, fleet):
+    return start_router(fleet)
+
+
+@pytest.fixture(params=[CHAT, COMPLETIONS], ids=lambda api: api.name)
+def api(request):
+    return request.param

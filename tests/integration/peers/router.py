@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real router as a process, and what may be asked of it from outside."""
+
+import json
+import re
+import signal
+
+from peers.http1 import read_answer, request_bytes
+from peers.process import SANITIZER_MARKS, Process, program, wait_until
+from peers.wire import HOST, Wire
+
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$")
+
+
+class Client(Wire):
+    """A raw client; each request says its own bytes."""
+
+    def request(self, method, target, body=None, fields=(), **how):
+        self.send(request_bytes(method, target, body, fields, **how))
+
+    def post(self, api, body, fields=(), **how):
+        self.request("POST", api.path, body, fields, **how)
+
+    def answer(self, method="POST", timeout_s=None):
+        """The head of the next answer; its body is read by the caller."""
+        return read_answer(self, method, timeout_s)
+
+
+class Router(Process):
+    def __init__(self, workers, flags=(), env=None):
+        """workers: anything with a url. Returns once it listens."""
+        urls = [worker.url for worker in workers]
+        argv = [program("samovar-router"), "--host", HOST, "--port", 0,
+                "--admin-host", HOST, "--admin-port", 0, "--log-format", "json"]
+        argv += ["--worker-urls", *urls] if urls else []
+        super().__init__([*argv, *flags], env)
+        self.clients = []
+        self.address = self._listening("listening")
+        self.admin_address = self._listening("admin_listening")
+
+    def _listening(self, event):
+        line = self.log.wait(event)
+        return (line["address"], int(line["port"]))
+
+    @property
+    def url(self):
+        return "http://%s:%d" % self.address
+
+    def wait_ready(self):
+        self.log.wait("ready")
+        return self
+
+    def wait_states(self, state, count):
+        """Until that many workers are in a state."""
+        def have():
+            return sum(1 for row in self.workers() if row["state"] == state) == count
+        wait_until(have, lambda: f"{count} workers {state}: {self.workers()}")
+
+    # --- as a client ---
+
+    def connect(self, **options):
+        client = Client.connect(self.address, **options)
+        self.clients.append(client)
+        return client
+
+    def call(self, method, target, body=None, fields=(), **how):
+        """One request on a connection of its own; the answer with its whole body."""
+        client = self.connect()
+        client.request(method, target, body, {"Connection": "close", **dict(fields)}, **how)
+        answer = client.answer(method)
+        answer.read_all()
+        client.close()
+        return answer
+
+    def post(self, api, body, fields=(), **how):
+        return self.call("POST", api.path, body, fields, **how)
+
+    def get(self, target, fields=()):
+        return self.call("GET", target, None, fields)
+
+    # --- as an operator ---
+
+    def admin(self, target, method="GET"):
+        wire = Client.connect(self.admin_address)
+        wire.request(method, target, None, {"Connection": "close"})
+        answer = wire.answer(method)
+        answer.read_all()
+        wire.close()
+        return answer
+
+    def workers(self):
+        return self.admin("/workers").json()["workers"]
+
+    def worker(self, worker):
+        """What the router says of one worker."""
+        return next(row for row in self.workers() if row["url"] == worker.url)
+
+    def metrics(self):
+        """{'name{labels}': value}"""
+        samples = {}
+        for line in self.admin("/metrics").read_all().decode().splitlines():
+            match = SAMPLE.match(line)
+            if match:
+                samples[match[1] + (match[2] or "")] = float(match[3])
+        return samples
+
+    def metric_sum(self, name):
+        """Over all labels."""
+        return sum(value for key, value in self.metrics().items() if key.split("{")[0] == name)
+
+    def in_flight(self):
+        """Everything that counts what is under way, by name, where it is not zero."""
+        found = {key: value for key, value in self.metrics().items() if "in_flight" in key}
+        assert found, "no metric of what is in flight"
+        found.update({row["url"]: row["in_flight"] for row in self.workers()})
+        return {key: value for key, value in found.items() if value}
+
+    def wait_idle(self):
+        wait_until(lambda: not self.in_flight(), lambda: f"still in flight: {self.in_flight()}")
+
+    def request_line(self, answer):
+        """The log line of the exchange that gave this answer."""
+        return self.log.wait("request", request_id=answer.get("x-request-id"))
+
+    # --- end ---
+
+    def stop(self):
+        """Ends as an operator would, and holds it to what every test may ask of it."""
+        for client in self.clients:
+            client.close()
+        if self.is_running():
+            self.wait_idle()
+            self.signal(signal.SIGTERM)
+            assert self.wait_exit() == 0, "exit status"
+        self.log.wait_ended()
+        text = "\n".join(self.log.text)
+        for mark in SANITIZER_MARKS:
+            assert mark not in text, text
+        assert not self.log.find_garbage(), self.log.find_garbage()
+        ids = [line["request_id"] for line in self.log.find("request")]
+        twice = {one for one in ids if ids.count(one) > 1}
+        assert not twice, f"more than one terminal line of {twice}"
+
+
+def error_of(answer):
+    """The error object of an answer, whose shape is checked: all four keys, JSON, an id."""
+    assert answer.get("content-type").split(";")[0] == "application/json", answer.head.fields
+    assert answer.get("x-request-id"), "an error without a request id"
+    error = json.loads(answer.read_all())["error"]
+    assert set(error) >= {"message", "type", "param", "code"}, error
+    assert error["message"] and isinstance(error["message"], str)
+    return error

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client that leaves is noticed in every phase, and its worker is told within 100 ms: that is
+what stops the engine."""
+
+import time
+
+import pytest
+
+from peers.http1 import chunk, request_bytes
+from peers.openai_api import CHAT
+from peers.process import TCP_SYN_SENT, count_tcp, wait_until
+
+NOTICED_S = 0.1
+
+ways = pytest.mark.parametrize("how", ["fin", "rst"])
+both_forms = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "whole"])
+
+
+def assert_worker_is_told(request, leave):
+    """leave() makes the client leave; request is what the worker holds."""
+    left_at = time.monotonic()
+    leave()
+    end = request.wait_end()
+    assert end.at - left_at < NOTICED_S
+    request.finish()
+
+
+def assert_logged_as_abort(router, count=1):
+    lines = router.log.wait_count("request", count, end="client_abort")
+    assert len(router.log.find("request")) == count
+    router.wait_idle()
+    return lines[0]
+
+
+@ways
+@both_forms
+def test_before_the_head_of_the_answer(router, worker, api, is_stream, how):
+    client = router.connect()
+    client.post(api, api.request(stream=is_stream))
+    request = worker.expect()
+    request.body()
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    line = assert_logged_as_abort(router)
+    assert line["api"] == api.name
+    assert line["worker"] == worker.url
+
+
+@ways
+@both_forms
+def test_between_the_head_and_the_first_byte_of_the_body(router, worker, api, is_stream, how):
+    client = router.connect()
+    client.post(api, api.request(stream=is_stream))
+    request = worker.expect()
+    request.start_stream() if is_stream else request.send_head(200, content_length=100)
+    client.answer()
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    assert_logged_as_abort(router)
+
+
+@ways
+def test_between_two_events(router, worker, api, how):
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    answer = client.answer()
+    for event in api.stream()[:2]:
+        request.send_chunk(event)
+        answer.read(len(event))
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    assert_logged_as_abort(router)
+
+
+@ways
+def test_in_the_middle_of_an_event(router, worker, api, how):
+    client = router.connect()
+    client.post(api, api.request(stream=True, stream_options={}))
+    request = worker.expect()
+    request.start_stream()
+    half = api.event("Tea")[:40]
+    request.send_chunk(half)
+    client.answer().read(len(half))
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    assert_logged_as_abort(router)
+
+
+@ways
+def test_in_the_middle_of_a_body_that_is_not_streamed(router, worker, api, how):
+    client = router.connect()
+    client.post(api, api.request())
+    request = worker.expect()
+    request.send_head(200, content_type="application/json", content_length=1000)
+    request.send(b"{")
+    client.answer().read(1)
+
+    assert_worker_is_told(request, lambda: client.end_by(how))
+
+    assert_logged_as_abort(router)
+
+
+def test_while_events_flow(router, worker, api):
+    """The worker sends without a pause: the end of the client must not wait for silence."""
+    client = router.connect(receive_bytes=65536)
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    request.wire.send_until_blocked(chunk(api.event("x" * 10_000)) * 3000)
+    client.answer()
+
+    assert_worker_is_told(request, lambda: client.end_by("rst"))
+
+    assert_logged_as_abort(router)
+
+
+@both_forms
+def test_the_end_of_the_clients_side_alone_counts_as_leaving(router, worker, api, is_stream):
+    """FIN behind a whole request cannot be told from a client that is gone."""
+    client = router.connect()
+    client.post(api, api.request(stream=is_stream))
+    request = worker.expect()
+    request.body()
+
+    assert_worker_is_told(request, client.half_close)
+
+    assert_logged_as_abort(router)
+
+
+@ways
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_while_it_sends_its_body(router, worker, api, framing, how):
+    client = router.connect()
+    whole = request_bytes("POST", api.path, api.request("x" * 1000), framing=framing)
+    client.send(whole[:-500])
+    wait_until(lambda: router.in_flight(), "the router has begun to read the request")
+
+    client.end_by(how)
+
+    line = assert_logged_as_abort(router)
+    assert not line.get("worker")
+    worker.assert_no_request()
+
+
+@ways
+def test_while_the_worker_is_being_connected(start_router, worker, how):
+    router = start_router([worker], "--connect-ms", 30000)
+    worker.hang_connects()
+    client = router.connect()
+    before = count_tcp(worker.port, TCP_SYN_SENT)
+    client.post(CHAT, CHAT.request(stream=True))
+    wait_until(lambda: count_tcp(worker.port, TCP_SYN_SENT) > before, "the connect hangs")
+
+    left_at = time.monotonic()
+    client.end_by(how)
+    wait_until(lambda: count_tcp(worker.port, TCP_SYN_SENT) == before, "the connect is given up")
+
+    assert time.monotonic() - left_at < NOTICED_S
+    assert_logged_as_abort(router)
+
+
+def test_the_workers_connection_is_not_used_again(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    first = worker.expect()
+    first.start_stream()
+    client.answer()
+    client.close()
+    first.wait_end()
+
+    again = router.connect()
+    again.post(CHAT, CHAT.request())
+    second = worker.expect()
+
+    assert second.wire is not first.wire
+    second.answer(CHAT.answer())
+    assert again.answer().read_all() == CHAT.answer()
+
+
+def test_a_client_that_leaves_is_no_failure_of_the_worker(router, worker):
+    for _ in range(5):
+        client = router.connect()
+        client.post(CHAT, CHAT.request())
+        request = worker.expect()
+        client.close()
+        request.wait_end()
+        request.finish()
+    assert_logged_as_abort(router, 5)
+
+    assert router.worker(worker)["state"] == "up"
+
+
+@ways
+@both_forms
+def test_leaving_after_the_whole_answer_is_success(router, worker, api, is_stream, how):
+    client = router.connect()
+    client.post(api, api.request(stream=is_stream))
+    request = worker.expect()
+    request.stream(api.stream()) if is_stream else request.answer(api.answer())
+    answer = client.answer()
+    answer.read_all()
+    client.end_by(how)
+
+    line = router.request_line(answer)
+
+    assert (line["status"], line["end"]) == (200, "ok")
+    router.wait_idle()
+
+
+def test_leaving_with_the_answer_unread_but_complete_is_success(router, worker, api):
+    """The worker has done its part and the bytes are on their way: nothing was aborted."""
+    client = router.connect()
+    client.post(api, api.request())
+    worker.expect().answer(api.answer())
+    line = router.log.wait("request")
+    client.reset()
+    assert line["end"] == "ok"
+
+
+def test_a_pipelined_request_of_a_client_that_left_is_not_run(router, worker):
+    client = router.connect()
+    client.send(request_bytes("POST", CHAT.path, CHAT.request("first"))
+                + request_bytes("POST", CHAT.path, CHAT.request("second")))
+    first = worker.expect()
+
+    assert_worker_is_told(first, client.reset)
+
+    router.wait_idle()
+    other = router.connect()
+    other.post(CHAT, CHAT.request("third"))
+    third = worker.expect()
+    assert third.json()["messages"][0]["content"] == "third"
+    third.answer(CHAT.answer())
+    assert other.answer().status == 200

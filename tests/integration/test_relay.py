@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the client sends reaches the worker, and what the worker sends reaches the client: byte for
+byte, as it comes, however it is framed and cut."""
+
+import hashlib
+import json
+import threading
+
+import pytest
+
+from peers.http1 import LAST_CHUNK, chunk, request_bytes
+from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
+from peers.process import is_sanitized
+
+# Legal JSON that no encoder writes: who re-encodes it is found out.
+ODD_SPELLING = (
+    b'\n{ "messages":\t[ {"content" :"\\u0041\\/caf\xc3\xa9 \xf0\x9f\xab\x96","role":"user"}],'
+    b'"temperature":1.0e+0, "x_unknown":[null,-0,12345678901234567890],"model":"tiny" }\r\n'
+)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_request_body_reaches_the_worker_unchanged(router, worker, framing):
+    client = router.connect()
+    client.post(CHAT, ODD_SPELLING, framing=framing)
+
+    request = worker.expect()
+
+    assert request.body() == ODD_SPELLING
+    # The whole body is known when it is sent, so its length always is: some engines refuse chunks.
+    assert request.get("content-length") == str(len(ODD_SPELLING))
+    request.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+def test_answer_body_reaches_the_client_unchanged(router, worker, framing):
+    # Not JSON at all: whether the router understands it must not matter.
+    body = bytes(range(256)) * 40
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+
+    if framing == "length":
+        request.send_head(200, content_type="application/json", content_length=len(body))
+        request.send(body)
+    elif framing == "chunked":
+        request.send_head(200, content_type="application/json", transfer_encoding="chunked")
+        request.send(chunk(body[:1]) + chunk(body[1:]) + LAST_CHUNK)
+    else:
+        request.send_head(200, content_type="application/json", connection="close")
+        request.send(body)
+        request.wire.half_close()
+
+    answer = client.answer()
+    assert answer.read_all() == body
+    assert answer.framing == "length" if framing == "length" else answer.framing == "chunked"
+    assert router.request_line(answer)["end"] == "ok"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_five_megabytes_pass_both_ways(router, worker, framing):
+    body = CHAT.request("Лимон и чай. 🫖 " * 200_000)
+    assert len(body) > 5_000_000
+    client = router.connect()
+    client.post(CHAT, body, framing=framing)
+
+    request = worker.expect()
+    assert hashlib.sha256(request.body()).digest() == hashlib.sha256(body).digest()
+    request.answer(body)
+
+    answer = client.answer()
+    assert hashlib.sha256(answer.read_all()).digest() == hashlib.sha256(body).digest()
+
+
+def test_each_event_arrives_before_the_next_is_sent(router, worker, api):
+    client = router.connect()
+    client.post(api, api.request(stream=True, stream_options={"include_usage": True}))
+    request = worker.expect()
+    request.start_stream()
+    answer = client.answer()
+
+    for event in api.stream(["Tea", " is", " ready"] * 10, with_usage=True):
+        request.send_chunk(event)
+        assert answer.read(len(event)) == event
+    request.end_stream()
+
+    answer.read_all()
+    assert answer.get("content-length") is None
+
+
+def test_events_are_not_held_back_when_usage_is_taken_out(router, worker, api):
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    answer = client.answer()
+
+    for event in api.stream(["Tea", " is", " ready"]):
+        request.send_chunk(event)
+        assert answer.read(len(event)) == event
+    request.end_stream()
+    answer.read_all()
+
+
+def test_the_answers_head_arrives_before_its_body(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    request.send_head(200, content_type="application/json", content_length=5)
+
+    answer = client.answer()
+
+    request.send(b"hello")
+    assert answer.read_all() == b"hello"
+    request.finish()
+
+
+def test_characters_may_be_cut_anywhere(router, worker):
+    """Each byte in a chunk and a segment of its own."""
+    body = b"".join(CHAT.stream(["чай", "🫖", "茶"]))
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    for at in range(len(body)):
+        request.send_chunk(body[at : at + 1])
+    request.end_stream()
+
+    assert client.answer().read_all() == body
+
+
+def test_a_stream_may_be_cut_at_each_position(router, worker):
+    body = sse({"choices": [{"index": 0, "delta": {"content": "é🫖"}}]}) + DONE
+    client = router.connect()
+    for at in range(1, len(body)):
+        client.post(CHAT, CHAT.request(stream=True))
+        request = worker.expect()
+        request.start_stream()
+        request.send_chunk(body[:at])
+        request.send_chunk(body[at:])
+        request.end_stream()
+        assert client.answer().read_all() == body, f"cut at {at}"
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+def test_unusual_event_streams_pass_unchanged(router, worker, line_end):
+    lines = [b"\xef\xbb\xbf: a comment behind a byte order mark", b"", b"id: 7", b"event: message",
+             b'data: {"choices":[', b'data: {"index":0,"delta":{"content":"x"}}]}', b"",
+             b": ping", b"", b"data", b"", b"data: [DONE]", b"", b""]
+    body = line_end.join(lines)
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    worker.expect().stream([body])
+
+    assert client.answer().read_all() == body
+
+
+def test_an_event_of_eight_megabytes_passes_unchanged(router, worker):
+    event = sse({"choices": [{"index": 0, "delta": {"content": "x" * (8 << 20)}}]})
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    worker.expect().stream([event, CHAT.event("after"), DONE])
+
+    body = client.answer().read_all()
+
+    assert hashlib.sha256(body).digest() == hashlib.sha256(
+        event + CHAT.event("after") + DONE).digest()
+
+
+def test_connections_are_kept_and_used_again_on_both_sides(router, worker):
+    client = router.connect()
+    for number in range(20):
+        client.post(CHAT, CHAT.request(f"question {number}"))
+        worker.expect().answer(CHAT.answer(f"answer {number}"))
+        answer = client.answer()
+        assert answer.read_all() == CHAT.answer(f"answer {number}")
+        assert answer.get("connection") in (None, "keep-alive")
+    assert worker.connections_total == 1
+
+
+def test_pipelined_requests_are_answered_in_order(router, worker):
+    client = router.connect()
+    client.send(b"".join(request_bytes("POST", CHAT.path, CHAT.request(f"q{number}"))
+                         for number in range(3)))
+    for number in range(3):
+        request = worker.expect()
+        assert request.json()["messages"][0]["content"] == f"q{number}"
+        request.answer(CHAT.answer(f"a{number}"))
+    for number in range(3):
+        assert client.answer().read_all() == CHAT.answer(f"a{number}")
+
+
+def test_a_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True), version="1.0")
+    events = CHAT.stream()
+    worker.expect().stream(events)
+
+    answer = client.answer()
+
+    assert answer.framing == "close"
+    assert answer.read_all() == b"".join(events)
+
+
+def test_connection_close_of_the_client_is_honoured(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(), {"Connection": "close"})
+    worker.expect().answer(CHAT.answer())
+
+    answer = client.answer()
+
+    assert answer.read_all() == CHAT.answer()
+    assert answer.get("connection") == "close"
+    assert client.wait_end().kind == "fin"
+
+
+def test_connection_close_of_the_worker_ends_only_its_own_connection(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    first = worker.expect()
+    first.body()
+    first.send_head(200, content_type="application/json", content_length=2, connection="close")
+    first.send(b"{}")
+    answer = client.answer()
+    assert answer.read_all() == b"{}"
+    assert answer.get("connection") in (None, "keep-alive")
+    first.wait_end()
+
+    client.post(CHAT, CHAT.request())
+    second = worker.expect()
+    assert second.wire is not first.wire
+    second.answer(b"{}")
+    assert client.answer().status == 200
+
+
+def test_the_workers_head_of_the_request_is_written_anew(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(), {
+        "Host": "front.example:1234", "Authorization": "Bearer abc", "X-Stainless-Lang": "python",
+        "Connection": "keep-alive, X-Hop", "X-Hop": "1", "Keep-Alive": "timeout=5",
+        "TE": "trailers",
+        "X-Request-Id": "mine.1_2-3", "Idempotency-Key": "k"})
+
+    request = worker.expect()
+
+    assert request.message.head.start == "POST /v1/chat/completions HTTP/1.1"
+    assert request.get("host") == worker.authority
+    assert request.get("authorization") == "Bearer abc"
+    assert request.get("x-stainless-lang") == "python"
+    assert request.get("idempotency-key") == "k"
+    for hop in ("x-hop", "keep-alive", "te"):
+        assert request.get(hop) is None
+    assert (request.get("connection") or "keep-alive").lower() == "keep-alive"
+    attempt = request.get("x-request-id")
+    assert attempt.startswith("mine.1_2-3-") and len(attempt) == len("mine.1_2-3-") + 6
+    request.answer(CHAT.answer())
+    answer = client.answer()
+    assert answer.get("x-request-id") == "mine.1_2-3"
+    assert router.request_line(answer)["attempt_id"] == attempt
+
+
+def test_the_query_of_the_target_passes(router, worker):
+    client = router.connect()
+    client.request("POST", "/v1/chat/completions?api-version=2&x=%2f", CHAT.request())
+    request = worker.expect()
+    assert request.target == "/v1/chat/completions?api-version=2&x=%2f"
+    request.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+def test_the_clients_head_of_the_answer_is_written_anew(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(CHAT.answer(), x_engine="e", x_request_id="the-engines",
+                           connection="keep-alive, X-Hop", x_hop="1", keep_alive="timeout=5",
+                           server="uvicorn")
+
+    answer = client.answer()
+
+    assert answer.get("x-engine") == "e"
+    assert answer.get("x-hop") is None and answer.get("keep-alive") is None
+    assert answer.get("x-samovar-worker") == worker.url
+    assert answer.get("x-request-id") not in (None, "the-engines")
+    assert len(answer.head.all("server")) <= 1 and len(answer.head.all("date")) <= 1
+    answer.read_all()
+
+
+@pytest.mark.parametrize("bad", ["", "has space", "a/b", "é", "x" * 129, 'quote"'])
+def test_an_unfit_request_id_of_a_client_is_replaced(router, worker, bad):
+    client = router.connect()
+    client.post(CHAT, CHAT.request(), {"X-Request-Id": bad})
+    request = worker.expect()
+    request.answer(CHAT.answer())
+
+    own = client.answer().get("x-request-id")
+
+    assert own and own != bad
+    assert request.get("x-request-id").startswith(own + "-")
+
+
+def test_interim_answers_of_the_worker_are_not_the_answer(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    request.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+    request.answer(CHAT.answer())
+
+    raw = client.read_until(b"\r\n\r\n")
+
+    assert raw.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_waits_for_100_continue_gets_it_at_once(router, worker):
+    body = CHAT.request()
+    client = router.connect()
+    client.send(request_bytes("POST", CHAT.path, body, {"Expect": "100-continue"})[: -len(body)])
+
+    assert client.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")
+
+    client.send(body)
+    request = worker.expect()
+    assert request.get("expect") is None
+    assert request.body() == body
+    request.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+@pytest.mark.parametrize("status", [201, 400, 401, 404, 422, 500])
+def test_a_workers_own_status_and_body_pass(router, worker, status):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(b'{"detail":"as the engine says it"}', status)
+
+    answer = client.answer()
+
+    assert answer.status == status
+    assert answer.read_all() == b'{"detail":"as the engine says it"}'
+
+
+def test_an_answer_without_a_body_passes(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(b"")
+    answer = client.answer()
+    assert answer.status == 200 and answer.read_all() == b""
+
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    request.send(b"HTTP/1.1 204 No Content\r\n\r\n")
+    request.finish()
+    assert client.answer().status == 204
+
+
+def test_an_answer_that_comes_before_the_body_was_read_is_relayed(router, worker):
+    """An engine refuses a large upload early and closes: the reason must arrive, not a 502."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request("x" * 10_000_000))
+    request = worker.expect()
+    request.send_head(413, content_type="application/json", content_length=17, connection="close")
+    request.send(b'{"error":"large"}')
+    request.wire.half_close()
+
+    answer = client.answer()
+
+    assert answer.status == 413
+    assert answer.read_all() == b'{"error":"large"}'
+
+
+def test_a_client_that_does_not_read_stops_the_worker_and_costs_no_memory(router, worker):
+    events = [CHAT.event(f"{number:03}" + "x" * 100_000) for number in range(400)]
+    client = router.connect(receive_bytes=65536)
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    request.send_chunk(events[0])
+    answer = client.answer()
+    before_kib = router.rss_kib()
+
+    stream = b"".join(chunk(event) for event in events[1:]) + LAST_CHUNK
+    sent = request.wire.send_until_blocked(stream)
+
+    assert sent < len(stream), "the worker was never stopped"
+    assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 1024
+
+    # and nothing is lost when the client reads on
+    rest = threading.Thread(target=request.send, args=(stream[sent:],))
+    rest.start()
+    assert hashlib.sha256(answer.read_all()).digest() == hashlib.sha256(b"".join(events)).digest()
+    rest.join()
+    request.finish()
+
+
+def test_one_stalled_client_does_not_delay_another(router, worker):
+    stalled = router.connect(receive_bytes=65536)
+    stalled.post(CHAT, CHAT.request(stream=True))
+    first = worker.expect()
+    first.start_stream()
+    first.wire.send_until_blocked(chunk(CHAT.event("x" * 1_000_000)) * 30)
+
+    other = router.connect()
+    other.post(CHAT, CHAT.request())
+    worker.expect().answer(CHAT.answer())
+
+    assert other.answer(timeout_s=1).read_all() == CHAT.answer()
+
+
+def test_the_body_is_spliced_and_not_encoded_anew_to_ask_for_usage(router, worker):
+    body = ODD_SPELLING.replace(b'"temperature"', b'"stream":true,"temperature"')
+    client = router.connect()
+    client.post(CHAT, body)
+    request = worker.expect()
+
+    at = body.index(b"{") + 1
+    assert request.body() == body[:at] + USAGE_ASK + body[at:]
+
+    assert json.loads(request.body())["stream_options"] == {"include_usage": True}
+    request.stream(CHAT.stream(with_usage=True))
+    client.answer().read_all()

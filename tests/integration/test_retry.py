@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A failed attempt is repeated elsewhere exactly where that is safe, and nowhere else."""
+
+import pytest
+
+from peers.openai_api import CHAT
+from peers.process import wait_until
+from peers.router import error_of
+
+deaths = pytest.mark.parametrize("how", ["fin", "rst"])
+
+
+def warm_up(router, fleet):
+    """Leaves one idle connection to each worker, and no worker preferred."""
+    clients = [router.connect() for _ in fleet]
+    for number, client in enumerate(clients):
+        client.post(CHAT, CHAT.request(f"{number} to warm up"))
+    requests = [fleet.expect() for _ in fleet]
+    assert len({request.worker.port for request in requests}) == len(fleet)
+    for request in requests:
+        request.answer(CHAT.answer())
+    for client in clients:
+        assert client.answer().read_all() == CHAT.answer()
+        client.close()
+    router.wait_idle()
+
+
+@pytest.fixture
+def round_robin(start_router, fleet):
+    return start_router(fleet, "--policy", "round_robin")
+
+
+def test_a_refused_connect_is_repeated_elsewhere(round_robin, fleet):
+    fleet[0].stop_listening()
+    client = round_robin.connect()
+    for number in range(2):
+        client.post(CHAT, CHAT.request(f"question {number}"))
+        request = fleet.expect()
+        assert request.worker is fleet[1]
+        request.answer(CHAT.answer())
+        answer = client.answer()
+        assert answer.status == 200
+        assert answer.get("x-samovar-worker") == fleet[1].url
+        answer.read_all()
+
+    assert 2 in [line["attempts"] for line in round_robin.log.wait_count("request", 2)]
+
+
+def test_a_refused_connect_with_no_other_worker_is_502(router, worker):
+    worker.stop_listening()
+    answer = router.post(CHAT, CHAT.request())
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_connect_failed"
+    assert answer.get("x-should-retry") != "false"  # nothing was done: the client may try again
+    assert router.request_line(answer)["end"] == "connect_failed"
+
+
+@deaths
+def test_death_before_any_byte_is_repeated_once_elsewhere(fleet_router, fleet, api, how):
+    client = fleet_router.connect()
+    client.post(api, api.request())
+    first = fleet.expect()
+    first.body()
+    first.end_by(how)
+
+    second = fleet.expect()
+    second.answer(api.answer())
+
+    assert second.worker is not first.worker
+    answer = client.answer()
+    assert answer.read_all() == api.answer()
+    line = fleet_router.request_line(answer)
+    assert (line["attempts"], line["end"], line["worker"]) == (2, "ok", second.worker.url)
+
+
+@deaths
+def test_death_on_two_workers_ends_it_and_says_not_to_retry(start_router, start_fleet, api, how):
+    """A request that kills its engine must not walk through the fleet."""
+    fleet = start_fleet(3)
+    router = start_router(fleet)
+    client = router.connect()
+    client.post(api, api.request())
+    killed = []
+    for _ in range(2):
+        request = fleet.expect()
+        request.body()
+        killed.append(request.worker)
+        request.end_by(how)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_closed"
+    assert answer.get("x-should-retry") == "false"
+    assert killed[0] is not killed[1]
+    fleet.assert_no_request()
+    assert router.request_line(answer)["end"] == "upstream_closed"
+
+
+@deaths
+def test_death_with_no_other_worker_says_not_to_retry(router, worker, how):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    request.end_by(how)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_closed"
+    worker.assert_no_request()
+
+
+@deaths
+def test_a_reused_connection_that_dies_with_zero_bytes_is_repeated(fleet_router, fleet, how):
+    warm_up(fleet_router, fleet)
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request())
+    first = fleet.expect()
+    assert first.number > 1, "a connection of its own was opened"
+    first.body()
+    first.end_by(how)
+
+    second = fleet.expect()
+    second.answer(CHAT.answer())
+
+    answer = client.answer()
+    assert answer.status == 200
+    assert second.worker is not first.worker
+    assert fleet_router.request_line(answer)["attempts"] == 2
+
+
+@deaths
+def test_the_only_worker_is_asked_again_over_a_new_connection(router, worker, how):
+    """Most likely it had closed the old one while it lay idle: nothing says that it died."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(CHAT.answer())
+    client.answer().read_all()
+
+    client.post(CHAT, CHAT.request())
+    first = worker.expect()
+    assert first.number == 2
+    first.body()
+    first.end_by(how)
+    second = worker.expect()
+    assert second.number == 1
+    second.answer(CHAT.answer())
+
+    assert client.answer().status == 200
+
+
+@deaths
+def test_two_deaths_end_it_also_where_the_first_was_on_a_reused_connection(
+        start_router, start_fleet, how):
+    """A query of death takes down at most one worker more, however it met the first."""
+    fleet = start_fleet(4)
+    router = start_router(fleet)
+    warm_up(router, fleet)
+    client = router.connect()
+    client.post(CHAT, CHAT.request("a query of death"))
+    first = fleet.expect()
+    assert first.number > 1
+    first.worker.kill(how)  # as a process: its listener goes with it
+    second = fleet.expect()
+    second.worker.kill(how)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert answer.get("x-should-retry") == "false"
+    assert second.worker is not first.worker
+    fleet.assert_no_request()
+
+
+@deaths
+def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
+    client = router.connect()
+    for number in range(10):
+        client.post(CHAT, CHAT.request())
+        request = worker.expect()
+        assert request.number == 1
+        request.body()
+        request.send_head(200, content_type="application/json", content_length=2)
+        request.send(b"{}")
+        answer = client.answer()
+        assert answer.status == 200, f"request {number}"
+        answer.read_all()
+        sockets = router.open_sockets()
+        if how == "fin":
+            request.wire.half_close()
+            request.wait_end()
+        else:
+            request.wire.reset()
+            wait_until(lambda: router.open_sockets() < sockets, "the dead connection is dropped")
+        request.finish()
+    assert {line["attempts"] for line in router.log.wait_count("request", 10)} == {1}
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_worker_that_refuses_is_left_for_another(fleet_router, fleet, api, status):
+    client = fleet_router.connect()
+    client.post(api, api.request(stream=True))
+    first = fleet.expect()
+    first.answer(b'{"error":{"message":"queue full"}}', status, retry_after="1")
+
+    second = fleet.expect()
+    second.stream(api.stream())
+
+    assert second.worker is not first.worker
+    answer = client.answer()
+    assert answer.status == 200
+    assert answer.read_all() == b"".join(api.stream())
+    assert fleet_router.worker(first.worker)["state"] == "up"
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_when_all_refuse_the_client_learns_it_with_their_status(fleet_router, fleet, status):
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request())
+    asked = []
+    for _ in fleet:
+        request = fleet.expect()
+        asked.append(request.worker)
+        request.answer(b'{"error":{"message":"queue full"}}', status, retry_after="7")
+
+    answer = client.answer()
+
+    assert answer.status == status
+    assert answer.get("retry-after")
+    assert "error" in answer.json()
+    assert len(set(asked)) == len(fleet)
+    fleet.assert_no_request()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 408, 409, 413, 422, 500, 504])
+def test_other_statuses_are_the_clients_and_are_not_repeated(fleet_router, fleet, status):
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request())
+    fleet.expect().answer(b'{"error":{"message":"no"}}', status)
+
+    answer = client.answer()
+
+    assert answer.status == status
+    assert answer.read_all() == b'{"error":{"message":"no"}}'
+    assert fleet_router.request_line(answer)["attempts"] == 1
+    fleet.assert_no_request()
+
+
+def test_bad_requests_do_not_take_a_worker_down(router, worker):
+    worker.handler = lambda request: request.answer(b'{"error":{"message":"no"}}', 400)
+    for _ in range(20):
+        assert router.post(CHAT, CHAT.request()).status == 400
+    assert router.worker(worker)["state"] == "up"
+
+
+def test_a_timeout_is_not_repeated(start_router, fleet):
+    router = start_router(fleet, "--upstream-header-ms", 200)
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = fleet.expect()
+
+    answer = client.answer()
+
+    assert answer.status == 504
+    request.wait_end()
+    assert router.request_line(answer)["attempts"] == 1
+    fleet.assert_no_request()
+
+
+def test_half_a_head_is_not_repeated(fleet_router, fleet):
+    """A byte came: the worker had begun, and its death is not the request's first."""
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request())
+    request = fleet.expect()
+    request.body()
+    request.send(b"HTTP/1.1 200 OK\r\nConte")
+    request.end_by("fin")
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert answer.get("x-should-retry") == "false"
+    fleet.assert_no_request()
+
+
+@pytest.mark.parametrize("raw", [
+    b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nx",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+], ids=["not http", "two lengths", "length and chunks", "unknown coding", "negative length"])
+def test_an_answer_that_is_not_http_is_502_and_not_repeated(fleet_router, fleet, raw):
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request())
+    request = fleet.expect()
+    request.body()
+    request.send(raw)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_protocol_error"
+    assert fleet_router.request_line(answer)["end"] == "upstream_protocol"
+    request.wait_end()
+    fleet.assert_no_request()
+
+
+def test_no_retry_is_made_where_none_is_allowed(start_router, fleet):
+    router = start_router(fleet, "--retry-count-max", 0)
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    fleet.expect().end_by("rst")
+
+    assert client.answer().status == 502
+    fleet.assert_no_request()
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_the_body_is_sent_again_byte_for_byte(fleet_router, fleet, framing):
+    body = CHAT.request("Лимон 🫖 " * 100_000)
+    client = fleet_router.connect()
+    client.post(CHAT, body, framing=framing)
+    first = fleet.expect()
+    assert first.body() == body
+    first.end_by("rst")
+
+    second = fleet.expect()
+
+    assert second.body() == body
+    assert second.get("x-request-id") != first.get("x-request-id")  # an attempt of its own
+    second.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+def test_death_while_the_body_is_being_sent_is_repeated(fleet_router, fleet):
+    body = CHAT.request("x" * 10_000_000)  # more than the sockets hold
+    client = fleet_router.connect()
+    client.post(CHAT, body)
+    fleet.expect().end_by("rst")
+
+    second = fleet.expect()
+
+    assert second.body() == body
+    second.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+def test_a_worker_that_keeps_failing_gets_nothing_until_it_passes_probes(start_router, fleet):
+    router = start_router(fleet, "--policy", "round_robin", "--probe-interval-ms", 100)
+    bad, good = fleet
+    bad.health = 500  # probes will not bring it back
+    bad.handler = lambda request: request.end_by("rst")
+    good.handler = lambda request: request.answer(CHAT.answer())
+    for _ in range(8):
+        assert router.post(CHAT, CHAT.request()).status == 200
+    router.wait_states("down", 1)
+    tried = bad.connections_total
+    for _ in range(8):
+        assert router.post(CHAT, CHAT.request()).status == 200
+    assert bad.connections_total == tried
+
+    bad.health = 200
+    bad.handler = good.handler
+    router.wait_states("up", 2)
+    for _ in range(4):
+        assert router.post(CHAT, CHAT.request()).status == 200
+    assert bad.connections_total > tried
+
+
+def test_both_attempts_of_a_request_carry_one_id_of_the_client(fleet_router, fleet):
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request(), {"X-Request-Id": "mine"})
+    first = fleet.expect()
+    first.end_by("rst")
+    second = fleet.expect()
+    second.answer(CHAT.answer())
+
+    assert client.answer().get("x-request-id") == "mine"
+    ids = [first.get("x-request-id"), second.get("x-request-id")]
+    assert all(one.startswith("mine-") for one in ids) and ids[0] != ids[1]

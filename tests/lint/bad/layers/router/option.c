@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/option.h"
+#include "router/option_value.h"

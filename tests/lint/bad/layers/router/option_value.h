@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to option: no cycle. */
+#include "router/option.h"

@@ -1,0 +1,1 @@
+int nobody(void);

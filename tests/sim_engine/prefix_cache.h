@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * prefix_cache: the paged KV cache of an engine, as vLLM keeps it: fixed blocks, named by a chain
+ * of hashes once they are full, counted while in use, evicted least recently used first. It holds
+ * no keys and values, only who would hold them. Pure: no clock, no log; one thread at a time.
+ *
+ * This is where KV events will hang: a block gets a name in prefix_cache_grow() and loses it when
+ * it is taken for somebody else there, or in prefix_cache_reset().
+ */
+#ifndef TESTS_SIM_ENGINE_PREFIX_CACHE_H
+#define TESTS_SIM_ENGINE_PREFIX_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/runtime/must_check.h"
+
+struct prefix_cache;
+
+/* The blocks of one sequence of tokens, in order. */
+struct cache_sequence {
+    uint64_t root;   /* of the name chain: model or LoRA and cache salt */
+    uint64_t *names; /* of the full blocks of the tokens seen so far */
+    size_t name_count;
+    uint32_t *blocks; /* held; each counts one reference */
+    size_t block_count;
+    size_t named_count; /* the first ones of blocks, that are findable by name */
+    size_t capacity;    /* of both arrays */
+};
+
+/* block_count includes the null block that vLLM keeps to itself: one less is usable. */
+struct prefix_cache *prefix_cache_create(uint32_t block_count, uint32_t block_size);
+void prefix_cache_destroy(struct prefix_cache *cache);
+
+/* Starts a sequence that holds nothing. */
+void cache_sequence_init(struct cache_sequence *sequence, uint64_t root);
+
+/*
+ * How many leading tokens are in cached blocks: whole blocks only, and never the last token, which
+ * is always computed. Changes nothing but the sequence's own names.
+ */
+size_t prefix_cache_match(const struct prefix_cache *cache, struct cache_sequence *sequence,
+                          const uint32_t *tokens, size_t token_count);
+
+/*
+ * Makes room for the first token_count of tokens, matched_count of them (from prefix_cache_match;
+ * 0 when the sequence holds blocks already) by sharing, and names the blocks they fill. -ENOSPC:
+ * too few blocks are free; nothing changed.
+ */
+MUST_CHECK int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequence,
+                                 const uint32_t *tokens, size_t token_count, size_t matched_count);
+
+/* Gives up all blocks, the last one first so that tails are evicted before their prefix. What is
+ * named stays findable until evicted. */
+void prefix_cache_free(struct prefix_cache *cache, struct cache_sequence *sequence);
+
+/* Forgets all names. false: blocks are in use, nothing changed. */
+bool prefix_cache_reset(struct prefix_cache *cache);
+
+size_t prefix_cache_free_count(const struct prefix_cache *cache);
+size_t prefix_cache_usable_count(const struct prefix_cache *cache);
+size_t prefix_cache_named_count(const struct prefix_cache *cache); /* all copies counted */
+uint64_t prefix_cache_eviction_count(const struct prefix_cache *cache);
+
+/* The sequence holds no blocks any more. */
+void cache_sequence_release(struct cache_sequence *sequence);
+
+#endif

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "backends/worker_set.h"
+
+#include "tests/support/leak_check.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+
+enum { FIXTURE_BYTES_MAX = 16 << 10 };
+
+static int add(struct worker_set *set, const char *url, char why[192])
+{
+    struct worker *worker;
+
+    return worker_set_add(set, slice_of_string(url), 5, &worker, why);
+}
+
+/* A set with count workers on ports 1, 2, ... */
+static struct worker_set *set_with_workers(uint32_t count)
+{
+    struct worker_set *set = worker_set_create();
+    char url[64], why[192];
+
+    for (uint32_t i = 0; i < count; i++) {
+        snprintf(url, sizeof url, "http://127.0.0.1:%u", i + 1);
+        cr_assert(eq(int, add(set, url, why), 0));
+    }
+    return set;
+}
+
+static int learn(struct worker_set *set, uint32_t index, const char *body)
+{
+    return worker_set_learn_models(set, worker_set_at(set, index), slice_of_string(body));
+}
+
+static const struct model *find(const struct worker_set *set, const char *id)
+{
+    return worker_set_find_model(set, slice_of_string(id));
+}
+
+TestSuite(worker_set, .fini = leak_check);
+
+Test(worker_set, a_url_gives_a_starting_worker_with_an_address)
+{
+    struct worker_set *set = worker_set_create();
+    struct worker *worker;
+    struct sockaddr_in address;
+    char why[192];
+
+    int status = worker_set_add(set, SLICE("http://LocalHost:8001/"), 5, &worker, why);
+
+    cr_assert(eq(int, status, 0));
+    cr_assert(eq(str, worker->name, "http://localhost:8001"));
+    cr_assert(eq(str, worker->authority, "localhost:8001"));
+    cr_assert(eq(int, worker->state, WORKER_STARTING));
+    cr_assert(eq(u64, worker->changed_ms, 5));
+    cr_assert(eq(u32, worker->index, 0));
+    cr_assert(eq(int, worker->address.ss_family, AF_INET), "engines mostly listen on IPv4");
+    memcpy(&address, &worker->address, sizeof address);
+    cr_assert(eq(u32, ntohl(address.sin_addr.s_addr), INADDR_LOOPBACK));
+    cr_assert(eq(u16, ntohs(address.sin_port), 8001));
+    cr_assert(eq(ptr, worker_set_at(set, 0), worker));
+    cr_assert(eq(sz, worker_set_lists(set)->by_state[WORKER_STARTING].count, 1));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, good_urls_get_one_name)
+{
+    static const struct {
+        const char *url;
+        const char *name;
+    } rows[] = {
+        {"http://127.0.0.1:8000", "http://127.0.0.1:8000"},
+        {"HTTP://127.0.0.1:08001/", "http://127.0.0.1:8001"},
+        {"http://127.0.0.1", "http://127.0.0.1:80"},
+        {"http://[::1]:8000", "http://[::1]:8000"},
+        {"http://127.0.0.1:65535", "http://127.0.0.1:65535"},
+    };
+    struct worker_set *set = worker_set_create();
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct worker *worker;
+        char why[192] = "";
+        int status = worker_set_add(set, slice_of_string(rows[i].url), 0, &worker, why);
+
+        cr_assert(eq(int, status, 0), "%s: %s", rows[i].url, why);
+        cr_assert(eq(str, worker->name, (char *)rows[i].name));
+    }
+    worker_set_destroy(set);
+}
+
+Test(worker_set, bad_urls_are_refused_with_what_to_write_instead)
+{
+    static const struct {
+        const char *url;
+        const char *said;
+    } rows[] = {
+        {"", "empty"},
+        {"foo:80", "'foo:80' has no scheme: write http://foo:80"},
+        {"https://foo:80", "TLS to workers is not supported yet"},
+        {"tcp://foo:80", "only http:// is known"},
+        {"http://foo:80/v1", "write http://foo:80"},
+        {"http://foo:80?x=1", "write http://foo:80"},
+        {"http://foo:80//", "write http://foo:80"},
+        {"http://user:pass@foo:80", "user name or password"},
+        {"http://", "no host"},
+        {"http://:80", "no host"},
+        {"http://foo:", "a port must follow"},
+        {"http://foo:0", "from 1 to 65535"},
+        {"http://foo:65536", "from 1 to 65535"},
+        {"http://foo:99999999999999999999", "from 1 to 65535"},
+        {"http://foo:80x", "from 1 to 65535"},
+        {"http://foo: 80", "from 1 to 65535"},
+        {"http://::1:80", "write IPv6 as http://[::1]:8000"},
+        {"http://[::1", "not closed"},
+        {"http://[::1]8000", "a port must follow"},
+        {"http://[foo]:80", "no IPv6 address"},
+        {"http://foo bar:80", "no host name has"},
+        {"http://foo\r\nX", "no host name has"},
+        {"http://does-not-exist.invalid:80", "'does-not-exist.invalid' is not known"},
+    };
+    struct worker_set *set = worker_set_create();
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        char why[192] = "";
+        int status = add(set, rows[i].url, why);
+
+        cr_assert(eq(int, status, -EINVAL), "'%s' was taken", rows[i].url);
+        cr_assert(ne(ptr, strstr(why, rows[i].said), NULL), "'%s' said: %s", rows[i].url, why);
+    }
+    cr_assert(eq(sz, worker_set_count(set), 0));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, a_very_long_url_is_refused_within_the_sentence)
+{
+    struct worker_set *set = worker_set_create();
+    char url[4000] = "http://", why[192];
+    memset(url + 7, 'a', sizeof url - 8);
+
+    cr_assert(eq(int, add(set, url, why), -EINVAL));
+    cr_assert(eq(int, add(set, url + 7, why), -EINVAL));
+
+    cr_assert(lt(sz, strlen(why), 192));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, the_same_worker_twice_is_refused)
+{
+    struct worker_set *set = set_with_workers(1);
+    char why[192];
+
+    cr_assert(eq(int, add(set, "http://127.0.0.1:1/", why), -EEXIST));
+
+    cr_assert(ne(ptr, strstr(why, "http://127.0.0.1:1 is there twice"), NULL));
+    cr_assert(eq(sz, worker_set_count(set), 1));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, the_number_of_workers_is_limited)
+{
+    struct worker_set *set = set_with_workers(WORKER_COUNT_MAX);
+    char why[192];
+
+    cr_assert(eq(int, add(set, "http://127.0.0.1:60000", why), -ENOSPC));
+
+    worker_set_destroy(set);
+}
+
+Test(worker_set, a_models_object_is_kept_with_all_it_says)
+{
+    struct worker_set *set = set_with_workers(1);
+
+    int count = learn(set, 0,
+                      "{ \"object\": \"list\", \"data\": [ { \"id\": \"a\\/b \\u00e9\", "
+                      "\"created\": 1795965896, \"max_model_len\": 1024, \"x\": [1.0, 1e3, -0.1, "
+                      "18446744073709551615, null, true, {\"k\": \"a\\\"\\n\\u0001\"}] } ] }");
+
+    cr_assert(eq(int, count, 1));
+    const struct model *model = find(set, "a/b \xc3\xa9");
+    cr_assert(ne(ptr, (void *)model, NULL));
+    cr_assert(eq(str, model->json,
+                 "{\"id\":\"a/b \xc3\xa9\",\"created\":1795965896,\"max_model_len\":1024,"
+                 "\"x\":[1.0,1000.0,-0.1,1.8446744073709552e+19,null,true,"
+                 "{\"k\":\"a\\\"\\n\\u0001\"}]}"));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, the_list_of_a_real_vllm_is_understood)
+{
+    static char bytes[FIXTURE_BYTES_MAX];
+    char path[512];
+    snprintf(path, sizeof path, "%s/fixtures/vllm-0.32.0/http/models.resp", TESTS_DIR);
+    FILE *file = fopen(path, "rb");
+    cr_assert(ne(ptr, file, NULL));
+    size_t len = fread(bytes, 1, sizeof bytes - 1, file);
+    fclose(file);
+    bytes[len] = '\0';
+    const char *body = strstr(bytes, "\r\n\r\n") + 4;
+    struct worker_set *set = set_with_workers(1);
+
+    cr_assert(eq(int, learn(set, 0, body), 1));
+
+    const struct model *model = find(set, "tiny");
+    const char *object = strstr(body, "{\"id\"");
+    cr_assert(eq(sz, strlen(model->json), strlen(object) - 2), "as vLLM wrote it, without ]}");
+    cr_assert(eq(int, strncmp(model->json, object, strlen(model->json)), 0));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, models_of_several_workers_are_merged_in_order_of_first_sight)
+{
+    struct worker_set *set = set_with_workers(3);
+
+    cr_assert(eq(int, learn(set, 2, "{\"data\":[{\"id\":\"b\",\"n\":1},{\"id\":\"a\"}]}"), 2));
+    cr_assert(eq(int, learn(set, 0, "{\"data\":[{\"id\":\"c\"},{\"id\":\"b\",\"n\":2}]}"), 2));
+
+    cr_assert(eq(sz, worker_set_model_count(set), 3));
+    cr_assert(eq(str, worker_set_model_at(set, 0)->id, "b"));
+    cr_assert(eq(str, worker_set_model_at(set, 1)->id, "a"));
+    cr_assert(eq(str, worker_set_model_at(set, 2)->id, "c"));
+    const struct model *b = find(set, "b");
+    cr_assert(eq(str, b->json, "{\"id\":\"b\",\"n\":1}"), "in the words of the first");
+    cr_assert(eq(sz, b->worker_count, 2));
+    cr_assert(worker_serves_model(worker_set_at(set, 0), b));
+    cr_assert(not(worker_serves_model(worker_set_at(set, 1), b)));
+    cr_assert(worker_serves_model(worker_set_at(set, 2), b));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, a_model_goes_when_nobody_lists_it_and_stays_while_its_workers_are_down)
+{
+    struct worker_set *set = set_with_workers(2);
+    cr_assert(eq(int, learn(set, 0, "{\"data\":[{\"id\":\"a\",\"n\":1},{\"id\":\"b\"}]}"), 2));
+    cr_assert(eq(int, learn(set, 1, "{\"data\":[{\"id\":\"a\",\"n\":2}]}"), 1));
+    cr_assert(
+        eq(int, worker_set_state(worker_set_at(set, 0), WORKER_DOWN, WORKER_REASON_PROBE, 9), 0));
+    cr_assert(eq(sz, worker_set_model_count(set), 2));
+
+    cr_assert(eq(int, learn(set, 0, "{\"data\":[]}"), 0));
+
+    cr_assert(eq(ptr, (void *)find(set, "b"), NULL));
+    cr_assert(eq(sz, find(set, "a")->worker_count, 1));
+    cr_assert(eq(int, learn(set, 1, "{\"data\":[{\"id\":\"a\",\"n\":3}]}"), 1));
+    cr_assert(eq(str, find(set, "a")->json, "{\"id\":\"a\",\"n\":3}"),
+              "worker 1 speaks for it since worker 0 does not");
+    cr_assert(eq(int, learn(set, 1, "{\"data\":[{\"id\":\"c\"}]}"), 1));
+    cr_assert(eq(sz, worker_set_model_count(set), 1));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, what_is_no_list_changes_nothing)
+{
+    static const char *const bodies[] = {
+        "", "{", "null", "[]", "{}", "{\"data\":null}", "{\"data\":{\"id\":\"x\"}}", "<html>",
+    };
+    struct worker_set *set = set_with_workers(1);
+    cr_assert(eq(int, learn(set, 0, "{\"data\":[{\"id\":\"a\"}]}"), 1));
+
+    for (size_t i = 0; i < array_count(bodies); i++)
+        cr_assert(eq(int, learn(set, 0, bodies[i]), -EINVAL), "'%s' was taken", bodies[i]);
+
+    cr_assert(worker_serves_model(worker_set_at(set, 0), find(set, "a")));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, entries_without_a_usable_id_are_ignored_and_counted)
+{
+    struct worker_set *set = set_with_workers(1);
+
+    int count = learn(set, 0,
+                      "{\"data\":[{},{\"id\":7},{\"id\":\"\"},{\"id\":\"a\\u0000b\"},null,\"x\","
+                      "{\"id\":\"good\"},{\"id\":\"good\"}]}");
+
+    cr_assert(eq(int, count, 2));
+    cr_assert(eq(sz, worker_set_model_count(set), 1));
+    cr_assert(eq(sz, find(set, "good")->worker_count, 1));
+    cr_assert(eq(u64, worker_set_ignored_model_count(set), 6));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, the_number_of_models_is_limited)
+{
+    static char body[64 << 10];
+    size_t len = (size_t)snprintf(body, sizeof body, "{\"data\":[");
+    struct worker_set *set = set_with_workers(1);
+    for (int i = 0; i < MODEL_COUNT_MAX + 10; i++)
+        len += (size_t)snprintf(body + len, sizeof body - len, "%s{\"id\":\"model-%d\"}",
+                                i > 0 ? "," : "", i);
+    snprintf(body + len, sizeof body - len, "]}");
+
+    cr_assert(eq(int, learn(set, 0, body), MODEL_COUNT_MAX));
+
+    cr_assert(eq(u64, worker_set_ignored_model_count(set), 10));
+    worker_set_destroy(set);
+}
+
+Test(worker_set, near_models_come_nearest_first)
+{
+    const struct model *near[MODEL_NEAR_MAX];
+    struct worker_set *set = set_with_workers(1);
+    cr_assert(eq(int,
+                 learn(set, 0,
+                       "{\"data\":[{\"id\":\"qwen3-8b\"},{\"id\":\"qwen3-4b\"},{\"id\":\"qwen3\"},"
+                       "{\"id\":\"Qwen/Qwen3-4B\"},{\"id\":\"tiny\"}]}"),
+                 5));
+
+    size_t count = worker_set_near_models(set, SLICE("Qwen3-4B"), near, MODEL_NEAR_MAX);
+
+    cr_assert(eq(sz, count, 4));
+    cr_assert(eq(str, near[0]->id, "qwen3-4b"));
+    cr_assert(eq(str, near[1]->id, "Qwen/Qwen3-4B"));
+    cr_assert(eq(str, near[2]->id, "qwen3-8b"));
+    cr_assert(eq(str, near[3]->id, "qwen3"));
+    cr_assert(eq(sz, worker_set_near_models(set, SLICE("Qwen3-4B"), near, 1), 1));
+    cr_assert(eq(str, near[0]->id, "qwen3-4b"), "the nearest, also when it comes late");
+    cr_assert(eq(sz, worker_set_near_models(set, SLICE("Qwen3-4B"), near, 0), 0));
+    cr_assert(eq(sz, worker_set_near_models(set, SLICE("gpt-4o"), near, MODEL_NEAR_MAX), 0));
+    worker_set_destroy(set);
+}

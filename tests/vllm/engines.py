@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real vLLM servers on the CPU and the router in front of them, as processes."""
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+REPO = HERE.parents[1]
+BIN = pathlib.Path(os.environ.get("SAMOVAR_BIN_DIR", REPO / "build" / "bin"))
+MODEL = "tiny"
+VERSION = "0.32.0"
+BLOCK_TOKENS = 32
+PREFILL_STEP_TOKENS = 1024
+START_S = 180
+
+ENGINE_FLAGS = [
+    "--served-model-name", MODEL, "--host", "127.0.0.1", "--enforce-eager",
+    "--dtype", "bfloat16", "--max-model-len", "8192",
+    "--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", "768",
+    # Long prompts take several steps, as they do on a real GPU.
+    "--max-num-batched-tokens", str(PREFILL_STEP_TOKENS),
+    "--enable-prompt-tokens-details",
+    "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+]
+ENGINE_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def free_port():
+    """Below the ports that the kernel gives out by itself: an engine takes a minute until it
+    listens, and whoever asks for any port must not get this one meanwhile."""
+    for _ in range(100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(20000, 32000)))
+            return probe.getsockname()[1]
+    raise AssertionError("no free port")
+
+
+def get(url, timeout_s=5):
+    """(status, text); status 0 when nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def wait_until(is_true, what, timeout_s):
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+class Process:
+    """A program of its own session: whatever it starts ends with it, and nothing else does."""
+
+    def __init__(self, name, command, folder, environment=None):
+        self.name, self.port = name, free_port()
+        self.log_path = folder / f"{name}.log"
+        command = [str(word).replace("{port}", str(self.port)) for word in command]
+        with open(self.log_path, "wb") as log:
+            self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                          stderr=subprocess.STDOUT, start_new_session=True,
+                                          env={**os.environ, **(environment or {})})
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def is_running(self):
+        return self.child.poll() is None
+
+    def log_tail(self):
+        return "".join(self.log_path.read_text(errors="replace").splitlines(True)[-30:])
+
+    def signal_all(self, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, number)
+
+    def kill(self):
+        """kill -9, to the last of its processes."""
+        self.signal_all(signal.SIGKILL)
+        self.child.wait()
+
+    def stop(self):
+        """Asks, waits, and returns the exit status; kills what does not listen."""
+        if self.is_running():
+            self.child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.child.wait(20)
+        status = self.child.poll()
+        self.kill()
+        return status
+
+
+class Engine(Process):
+    """One vLLM server. Created at once, ready later: several start side by side."""
+
+    def __init__(self, name, model_folder, folder):
+        program = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "vllm"
+        super().__init__(name, [program, "serve", model_folder, "--port", "{port}", *ENGINE_FLAGS],
+                         folder, ENGINE_ENVIRONMENT)
+
+    def is_ready(self):
+        assert self.is_running(), f"{self.name} ended:\n{self.log_tail()}"
+        return VERSION in get(f"{self.url}/version")[1] and self.is_alive()
+
+    def wait_ready(self):
+        wait_until(self.is_ready, f"{self.name} is ready:\n{self.log_tail()}", START_S)
+
+    def metric(self, name):
+        """The sum over all label sets; 0 when the engine has no such metric yet."""
+        text = get(f"{self.url}/metrics")[1]
+        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text,
+                                                re.MULTILINE))
+
+    def running(self):
+        return self.metric("vllm:num_requests_running")
+
+    def is_alive(self):
+        """An engine whose core died answers 503, or not at all."""
+        return get(f"{self.url}/health")[0] == 200
+
+
+class Router(Process):
+    def __init__(self, name, engines, folder, *flags):
+        self.admin_port = free_port()
+        super().__init__(name, [
+            BIN / "samovar-router", "--host", "127.0.0.1", "--port", "{port}",
+            "--admin-port", self.admin_port, "--log-format", "json",
+            "--worker-urls", ",".join(engine.url for engine in engines), *flags], folder)
+
+    def workers(self):
+        text = get(f"http://127.0.0.1:{self.admin_port}/workers")[1]
+        return json.loads(text)["workers"] if text else []
+
+    def up_count(self):
+        assert self.is_running(), f"the router ended:\n{self.log_tail()}"
+        return sum(1 for row in self.workers() if row["state"] == "up")
+
+    def wait_up(self, count, timeout_s=30):
+        wait_until(lambda: self.up_count() == count, f"{count} workers up", timeout_s)
+
+
+def make_model(folder):
+    """A seeded model of a few megabytes, made by the engine's own Python."""
+    python = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "python"
+    subprocess.run([python, HERE / "make-tiny-model.py", folder], check=True,
+                   stdout=subprocess.DEVNULL)
+    return folder
+
