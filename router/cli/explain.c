@@ -274,7 +274,8 @@ static void print_prompt(const struct explain *explain, size_t index)
 
     printf("%s: %s, model %s, root %016" PRIx64 ", %" PRIu64 " bytes, %zu blocks\n", prompt->file,
            prompt->request.api == OPENAI_CHAT ? "chat" : "completions",
-           prompt->model[0] == '\0' ? "(none)" : prompt->model, blocks->bytes, blocks->block_count);
+           prompt->model[0] == '\0' ? "(none)" : prompt->model, prompt->root, blocks->bytes,
+           blocks->block_count);
     for (size_t i = 0; i < blocks->block_count; i++) {
         printf("  %5zu  %016" PRIx64 "  %8" PRIu64 " .. %" PRIu64 "%s\n", i, blocks->blocks[i].hash,
                start, blocks->blocks[i].end, i >= blocks->closed_count ? "  (end)" : "");
