@@ -8,9 +8,8 @@
 /*
  * DESIGN
  *
- * The bucket of a value is the number of bounds below it. Counting them all without a branch beats
- * a binary search for so few: the loop has no jump that depends on the value, so nothing is
- * mispredicted, and compilers turn it into vector compares.
+ * The bucket of a value is the number of bounds below it: a binary search whose only branch is its
+ * count of steps, which is the same for every value, so that nothing is mispredicted.
  */
 
 const struct histogram_bounds histogram_duration_seconds = {
@@ -41,15 +40,16 @@ void histogram_init(struct histogram *histogram, const struct histogram_bounds *
 
 void histogram_observe(struct histogram *histogram, double value)
 {
-    const struct histogram_bounds *bounds = histogram->bounds;
+    const double *bounds = histogram->bounds->bounds;
     uint32_t bucket = 0;
 
     if (isnan(value))
         return;
     if (value < 0)
         value = 0;
-    for (uint32_t i = 0; i < bounds->count; i++)
-        bucket += value > bounds->bounds[i];
+    for (uint32_t left = histogram->bounds->count; left > 1; left -= left / 2)
+        bucket += (value > bounds[bucket + left / 2 - 1]) * (left / 2);
+    bucket += value > bounds[bucket];
     histogram->counts[bucket]++;
     histogram->sum += value;
 }

@@ -31,6 +31,23 @@ Test(histogram, a_bound_belongs_to_its_bucket_and_what_is_above_all_to_the_last)
     }
 }
 
+Test(histogram, every_bound_of_every_length_of_table_is_found)
+{
+    for (uint32_t count = 1; count <= HISTOGRAM_BOUND_COUNT_MAX; count++) {
+        struct histogram_bounds bounds = {.count = count};
+        struct histogram histogram;
+        for (uint32_t i = 0; i < count; i++)
+            bounds.bounds[i] = i + 1;
+        histogram_init(&histogram, &bounds);
+
+        for (uint32_t i = 0; i <= count; i++)
+            histogram_observe(&histogram, i + 0.5);
+
+        for (uint32_t i = 0; i <= count; i++)
+            cr_assert(eq(u64, histogram.counts[i], 1), "%u of %u", i, count);
+    }
+}
+
 Test(histogram, sum_and_count_add_up)
 {
     struct histogram histogram;

@@ -315,9 +315,12 @@ Test(option, yaml_that_is_no_yaml_is_an_error_with_its_place)
 
         read_yaml(&world, texts[i]);
 
-        cr_assert(eq(sz, world.set.config_error_count, 1), "text %zu", i);
-        cr_assert(eq(int, sscanf(errors_of(&world), "r.yaml:%u:%u: not YAML: ", &line, &column), 2),
-                  "%s", errors_of(&world));
+        /* The last error is the one that ended the reading. */
+        const char *last = errors_of(&world);
+        for (const char *at = last; (at = strchr(at, '\n')) != NULL && at[1] != '\0'; at++)
+            last = at + 1;
+        cr_assert(gt(sz, world.set.config_error_count, 0), "text %zu", i);
+        cr_assert(eq(int, sscanf(last, "r.yaml:%u:%u: not YAML: ", &line, &column), 2), "%s", last);
         option_set_release(&world.set);
     }
 }

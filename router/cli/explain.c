@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backends/json/json_scan.h"
+#include "backends/runtime/arena.h"
+#include "hashing/digest.h"
+#include "router/api/openai_request.h"
+#include "router/cli/command.h"
+#include "router/policy/policy.h"
+#include "router/prompt/prompt_root.h"
+#include "router/prompt/prompt_stream.h"
+
+/*
+ * DESIGN
+ *
+ * The router's own parser, stream, chain and policy over files: nothing is imitated. Only the
+ * secret is another one (a router draws its own), so the hashes are not a router's; which prompts
+ * share which blocks does not depend on it.
+ */
+
+#define TOKENS_PER_BYTE 0.25 /* what a router assumes before it has learned better */
+
+enum {
+    FILE_COUNT_MAX = 32,
+    WORKER_COUNT_SHOWN_MAX = 64,
+    BODY_BYTES_MAX = 32 << 20,
+    ARENA_BYTES_MAX = 64 << 20,
+    BLOCK_COUNT_MAX = 1 << 17,
+};
+
+static const char usage[] =
+    "Usage: samovar explain [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...] [--policy NAME]\n"
+    "\n"
+    "Reads chat or completions request bodies (JSON; - or nothing: standard input) and shows "
+    "their\n"
+    "blocks and how many each shares with the earlier ones. With workers, ranks them for the last\n"
+    "body as a router would. Keys of a worker: matched (leading blocks it holds), queued "
+    "(uncached\n"
+    "prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate (prefill tokens\n"
+    "per ms).\n"
+    "Exit codes: 0 fine, 1 a body cannot be read or means nothing, 2 wrong usage.\n";
+
+struct shown_worker {
+    const char *text; /* NAME and what follows */
+    int name_len;
+    struct worker_view view;
+    double matched_blocks;
+};
+
+struct prompt {
+    const char *file;
+    struct prompt_blocks blocks;
+    struct openai_request request; /* its slices are gone with the body: only api is read */
+    uint64_t root;
+    char model[128];
+};
+
+struct explain {
+    const char *files[FILE_COUNT_MAX];
+    size_t file_count;
+    struct shown_worker workers[WORKER_COUNT_SHOWN_MAX];
+    size_t worker_count;
+    const struct policy *policy;
+    bool wants_help;
+    struct arena arena;
+    struct prompt prompts[FILE_COUNT_MAX];
+    uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
+};
+
+/* ---- arguments ---- */
+
+static int set_key(struct shown_worker *worker, const char *key, size_t key_len, double number)
+{
+    struct slice name = slice_of(key, key_len);
+
+    if (slice_eq(name, SLICE("matched"))) {
+        worker->matched_blocks = number;
+    } else if (slice_eq(name, SLICE("queued"))) {
+        worker->view.queued_tokens = number;
+    } else if (slice_eq(name, SLICE("in-flight"))) {
+        worker->view.in_flight = (uint32_t)number;
+    } else if (slice_eq(name, SLICE("decoding"))) {
+        worker->view.decoding = (uint32_t)number;
+    } else if (slice_eq(name, SLICE("running")) || slice_eq(name, SLICE("waiting"))) {
+        worker->view.has_report = true;
+        *(name.ptr[0] == 'r' ? &worker->view.reported_running : &worker->view.reported_waiting) =
+            (uint32_t)number;
+    } else if (slice_eq(name, SLICE("rate")) && number > 0) {
+        worker->view.prefill_tokens_per_ms = number;
+    } else {
+        return -EINVAL;
+    }
+    return 0;
+}
+
+/* NAME[,KEY=NUMBER ...] */
+static int read_worker(struct explain *explain, const char *text)
+{
+    struct shown_worker *worker = &explain->workers[explain->worker_count];
+    const char *at = text + strcspn(text, ",");
+
+    if (explain->worker_count == WORKER_COUNT_SHOWN_MAX || at == text) {
+        fprintf(stderr, "samovar explain: --worker needs a name; at most %d workers\n",
+                WORKER_COUNT_SHOWN_MAX);
+        return -EINVAL;
+    }
+    *worker = (struct shown_worker){
+        .text = text,
+        .name_len = (int)(at - text),
+        .view = {.worker = (uint32_t)explain->worker_count,
+                 .prefill_tokens_per_ms = 8.0, /* the defaults of exchange_route.c */
+                 .decode_ms_per_token = 6.0,
+                 .decode_ms_per_request = 0.35,
+                 .start_weight = 1},
+    };
+    while (*at == ',') {
+        const char *key = at + 1;
+        size_t key_len = strcspn(key, "=,");
+        char *end = NULL;
+        double number = key[key_len] == '=' ? strtod(key + key_len + 1, &end) : -1;
+
+        if (end == NULL || end == key + key_len + 1 || (*end != ',' && *end != '\0') ||
+            !(number >= 0 && number < 1e9) || set_key(worker, key, key_len, number) < 0) {
+            fprintf(stderr, "samovar explain: --worker %s: \"%.*s\" is not understood\n%s", text,
+                    (int)strcspn(key, ","), key, usage);
+            return -EINVAL;
+        }
+        at = end;
+    }
+    explain->worker_count++;
+    return 0;
+}
+
+static int read_policy(struct explain *explain, const char *name)
+{
+    explain->policy = policy_find(name);
+    if (explain->policy != NULL)
+        return 0;
+    fprintf(stderr, "samovar explain: there is no policy \"%s\"; write one of", name);
+    for (size_t i = 0; policy_list()[i] != NULL; i++)
+        fprintf(stderr, " %s", policy_list()[i]->name);
+    fputc('\n', stderr);
+    return -EINVAL;
+}
+
+static int read_arguments(struct explain *explain, int argc, const char *const *argv)
+{
+    int status = 0;
+
+    explain->policy = policy_list()[0];
+    for (int i = 1; i < argc && status == 0; i++) {
+        if (strcmp(argv[i], "--worker") == 0 && i + 1 < argc) {
+            status = read_worker(explain, argv[++i]);
+        } else if (strncmp(argv[i], "--worker=", 9) == 0) {
+            status = read_worker(explain, argv[i] + 9);
+        } else if (strcmp(argv[i], "--policy") == 0 && i + 1 < argc) {
+            status = read_policy(explain, argv[++i]);
+        } else if (strncmp(argv[i], "--policy=", 9) == 0) {
+            status = read_policy(explain, argv[i] + 9);
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            explain->wants_help = true;
+        } else if ((argv[i][0] == '-' && argv[i][1] != '\0') ||
+                   explain->file_count == FILE_COUNT_MAX) {
+            fprintf(stderr, "samovar explain: \"%s\" is not understood (at most %d files)\n%s",
+                    argv[i], FILE_COUNT_MAX, usage);
+            status = -EINVAL;
+        } else {
+            explain->files[explain->file_count++] = argv[i];
+        }
+    }
+    if (explain->file_count == 0)
+        explain->files[explain->file_count++] = "-";
+    return status;
+}
+
+/* ---- bodies ---- */
+
+static int read_body(const char *path, struct buf *body)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    char piece[65536];
+    size_t count;
+    int status = 0;
+
+    if (file == NULL)
+        return -errno;
+    while (status == 0 && (count = fread(piece, 1, sizeof piece, file)) > 0)
+        status = buf_append(body, slice_of(piece, count));
+    if (ferror(file))
+        status = -EIO;
+    if (file != stdin)
+        fclose(file);
+    return status;
+}
+
+/* A body with messages is a chat; it says so itself, so nobody has to. */
+static enum openai_api api_of(struct json_scanner *scanner, struct slice body)
+{
+    struct json_value root;
+    struct parse_error error;
+
+    if (json_scan(scanner, body, &root, &error) == 0 &&
+        json_type(json_get(root, "messages")) == JSON_NONE &&
+        json_type(json_get(root, "prompt")) != JSON_NONE)
+        return OPENAI_COMPLETIONS;
+    return OPENAI_CHAT;
+}
+
+static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
+                       struct slice body)
+{
+    struct prompt_stream_config config = {explain->secret, 256, 64};
+    struct openai_fault fault;
+    int status =
+        openai_request_parse(api_of(scanner, body), scanner, body, &prompt->request, &fault);
+
+    if (status == 0)
+        status = prompt_stream_write(config, &prompt->request, &explain->arena, BLOCK_COUNT_MAX,
+                                     &prompt->blocks, &fault);
+    if (status == -EINVAL)
+        fprintf(stderr, "samovar explain: %s: %s\n", prompt->file, fault.message);
+    else if (status < 0)
+        fprintf(stderr, "samovar explain: %s: %s\n", prompt->file, strerror(-status));
+    if (status < 0)
+        return status;
+    prompt->root = prompt_root(explain->secret, &prompt->request);
+    snprintf(prompt->model, sizeof prompt->model, "%.*s", (int)prompt->request.model.len,
+             prompt->request.model.len > 0 ? prompt->request.model.ptr : "");
+    return 0;
+}
+
+static int read_prompt(struct explain *explain, struct prompt *prompt)
+{
+    struct json_scanner *scanner = json_scanner_create();
+    struct buf body;
+    int status;
+
+    buf_init(&body, BODY_BYTES_MAX);
+    status = read_body(prompt->file, &body);
+    if (status < 0)
+        fprintf(stderr, "samovar explain: %s: %s\n", prompt->file, strerror(-status));
+    else if (scanner == NULL || buf_reserve(&body, 1) < 0) /* an empty body has an address too */
+        status = -ENOMEM;
+    else
+        status = name_blocks(explain, prompt, scanner, buf_slice(&body));
+    buf_release(&body);
+    json_scanner_destroy(scanner);
+    return status;
+}
+
+/* ---- output ---- */
+
+static size_t shared_count(const struct prompt_blocks *a, const struct prompt_blocks *b)
+{
+    size_t count = 0;
+
+    while (count < a->block_count && count < b->block_count &&
+           a->blocks[count].hash == b->blocks[count].hash)
+        count++;
+    return count;
+}
+
+static void print_prompt(const struct explain *explain, size_t index)
+{
+    const struct prompt *prompt = &explain->prompts[index];
+    const struct prompt_blocks *blocks = &prompt->blocks;
+    uint64_t start = 0;
+
+    printf("%s: %s, model %s, root %016" PRIx64 ", %" PRIu64 " bytes, %zu blocks\n", prompt->file,
+           prompt->request.api == OPENAI_CHAT ? "chat" : "completions",
+           prompt->model[0] == '\0' ? "(none)" : prompt->model, prompt->root, blocks->bytes,
+           blocks->block_count);
+    for (size_t i = 0; i < blocks->block_count; i++) {
+        printf("  %5zu  %016" PRIx64 "  %8" PRIu64 " .. %" PRIu64 "%s\n", i, blocks->blocks[i].hash,
+               start, blocks->blocks[i].end, i >= blocks->closed_count ? "  (end)" : "");
+        start = blocks->blocks[i].end;
+    }
+    for (size_t i = 0; i < index; i++) {
+        size_t shared = shared_count(&explain->prompts[i].blocks, blocks);
+        uint64_t bytes = shared == 0 ? 0 : blocks->blocks[shared - 1].end;
+
+        printf("  shares the first %zu blocks (%" PRIu64 " bytes) with %s\n", shared, bytes,
+               explain->prompts[i].file);
+    }
+}
+
+static double prompt_tokens(const struct prompt_blocks *blocks)
+{
+    return blocks->token_ids > 0 ? (double)blocks->token_ids
+                                 : (double)blocks->bytes * TOKENS_PER_BYTE;
+}
+
+static void fill_view(struct shown_worker *worker, const struct prompt_blocks *blocks)
+{
+    size_t matched = worker->matched_blocks < (double)blocks->block_count
+                         ? (size_t)worker->matched_blocks
+                         : blocks->block_count;
+
+    worker->view.rung = matched > 0 ? ROUTE_RUNG_GUESS : ROUTE_RUNG_LOAD;
+    if (matched > 0 && blocks->bytes > 0)
+        worker->view.matched_tokens =
+            prompt_tokens(blocks) * (double)blocks->blocks[matched - 1].end / (double)blocks->bytes;
+}
+
+static void rank(struct explain *explain)
+{
+    const struct prompt_blocks *blocks = &explain->prompts[explain->file_count - 1].blocks;
+    struct worker_view views[WORKER_COUNT_SHOWN_MAX];
+    struct route_terms terms[WORKER_COUNT_SHOWN_MAX];
+    uint32_t order[WORKER_COUNT_SHOWN_MAX];
+    struct route_query query = {.prompt_tokens = prompt_tokens(blocks)};
+    struct policy_state *state = explain->policy->create(1);
+
+    for (size_t i = 0; i < explain->worker_count; i++) {
+        fill_view(&explain->workers[i], blocks);
+        views[i] = explain->workers[i].view;
+    }
+    explain->policy->choose(state, &query, views, explain->worker_count, order, terms);
+    printf("\npolicy %s, about %.0f prompt tokens; milliseconds\n", explain->policy->name,
+           query.prompt_tokens);
+    printf("  %-4s  %-24s  %-8s  %8s  %8s  %8s  %8s  %8s  %8s\n", "RANK", "WORKER", "RUNG",
+           "MATCHED", "QUEUE", "MOVE", "PREFILL", "DECODE", "TOTAL");
+    for (size_t i = 0; i < explain->worker_count; i++) {
+        const struct shown_worker *worker = &explain->workers[order[i]];
+        const struct route_terms *term = &terms[order[i]];
+
+        printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
+               worker->name_len, worker->text, route_rung_name(worker->view.rung),
+               worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
+               term->decode_ms, term->total_ms);
+    }
+    explain->policy->destroy(state);
+}
+
+static int run(struct explain *explain)
+{
+    static const char key[] = "samovar explain";
+
+    digest_secret_derive(explain->secret, (const uint8_t *)key, sizeof key);
+    for (size_t i = 0; i < explain->file_count; i++) {
+        explain->prompts[i].file = explain->files[i];
+        if (read_prompt(explain, &explain->prompts[i]) < 0)
+            return EXIT_CODE_FAILED;
+        print_prompt(explain, i);
+    }
+    if (explain->worker_count > 0)
+        rank(explain);
+    return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+}
+
+int command_explain(int argc, const char *const *argv)
+{
+    struct explain *explain = calloc(1, sizeof *explain);
+    int code = EXIT_CODE_USAGE;
+
+    if (explain == NULL)
+        return EXIT_CODE_FAILED;
+    arena_init(&explain->arena, ARENA_BYTES_MAX);
+    if (read_arguments(explain, argc, argv) == 0) {
+        if (explain->wants_help)
+            code = fputs(usage, stdout) >= 0 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+        else
+            code = run(explain);
+    }
+    arena_release(&explain->arena);
+    free(explain);
+    return code;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/runtime/edit_distance.h"
+#include "backends/runtime/must_check.h"
+#include "router/cli/command.h"
+#include "router/policy/policy.h"
+
+static const struct {
+    const char *name;
+    const char *help;
+    command_fn *run;
+} commands[] = {
+    {"check", "read a configuration as the router would, and say all that is wrong", command_check},
+    {"explain", "show how prompts are cut into blocks, and which worker they would go to",
+     command_explain},
+    {"show", "show what a running router knows of its workers", command_show},
+    {"version", "print the version", command_version},
+};
+
+static void print_help(FILE *file)
+{
+    fputs("Usage: samovar COMMAND [ARGUMENT ...]\n\nCommands:\n", file);
+    for (size_t i = 0; i < array_count(commands); i++)
+        fprintf(file, "  %-10s%s\n", commands[i].name, commands[i].help);
+    fputs("\n`samovar COMMAND --help` says more. The router itself is samovar-router.\n", file);
+}
+
+static int refuse(const char *name)
+{
+    const char *nearest = NULL;
+    size_t distance, nearest_distance = SIZE_MAX;
+
+    for (size_t i = 0; i < array_count(commands); i++) {
+        if (edit_distance_is_near(slice_of_string(name), slice_of_string(commands[i].name),
+                                  &distance) &&
+            distance < nearest_distance) {
+            nearest = commands[i].name;
+            nearest_distance = distance;
+        }
+    }
+    fprintf(stderr, "samovar: there is no command \"%s\"", name);
+    if (nearest != NULL)
+        fprintf(stderr, "; did you mean %s?\n", nearest);
+    else
+        fputs("; `samovar --help` lists them\n", stderr);
+    return EXIT_CODE_USAGE;
+}
+
+void command_policy_names(const char *names[COMMAND_POLICY_COUNT_MAX])
+{
+    size_t count = 0;
+
+    for (; policy_list()[count] != NULL && count < COMMAND_POLICY_COUNT_MAX - 1; count++)
+        names[count] = policy_list()[count]->name;
+    names[count] = NULL;
+}
+
+int command_print(const struct buf *text)
+{
+    struct slice bytes = buf_slice(text);
+    bool is_written = bytes.len == 0 || fwrite(bytes.ptr, 1, bytes.len, stdout) == bytes.len;
+
+    return is_written && fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_CODE_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return EXIT_CODE_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0)
+        argv[1] += 2;
+    for (size_t i = 0; i < array_count(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, (const char *const *)argv + 1);
+    return refuse(argv[1]);
+}

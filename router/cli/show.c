@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/http/http_fetch.h"
+#include "backends/io_loop.h"
+#include "backends/json/json_scan.h"
+#include "backends/worker_url.h"
+#include "router/cli/command.h"
+
+enum { TIMEOUT_MS = 5000, BODY_BYTES_MAX = 16 << 20 };
+
+static const char usage[] =
+    "Usage: samovar show workers [--admin http://HOST:PORT] [--json]\n"
+    "\n"
+    "Asks a running router's admin listener (http://127.0.0.1:9091 if not given) for its workers.\n"
+    "--json prints the answer as it came.\n"
+    "Exit codes: 0 fine, 1 no usable answer, 2 wrong usage.\n";
+
+struct arguments {
+    const char *admin;
+    bool is_json;
+    bool wants_help;
+};
+
+/* The answer, kept beyond the call that brings it. */
+struct answer {
+    int error;
+    int status;
+    struct buf body;
+};
+
+static int read_arguments(struct arguments *arguments, int argc, const char *const *argv)
+{
+    bool has_subject = false;
+
+    *arguments = (struct arguments){.admin = "http://127.0.0.1:9091"};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            arguments->is_json = true;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            arguments->wants_help = true;
+        } else if (strcmp(argv[i], "--admin") == 0 && i + 1 < argc) {
+            arguments->admin = argv[++i];
+        } else if (strncmp(argv[i], "--admin=", 8) == 0) {
+            arguments->admin = argv[i] + 8;
+        } else if (strcmp(argv[i], "workers") == 0 && !has_subject) {
+            has_subject = true;
+        } else {
+            fprintf(stderr, "samovar show: \"%s\" is not understood\n%s", argv[i], usage);
+            return -1;
+        }
+    }
+    if (!has_subject && !arguments->wants_help) {
+        fputs(usage, stderr);
+        return -1;
+    }
+    return 0;
+}
+
+static void on_done(void *ctx, int error, int status, struct slice body)
+{
+    struct answer *answer = ctx;
+
+    answer->error = error;
+    answer->status = status;
+    if (error == 0)
+        answer->error = buf_append(&answer->body, body);
+}
+
+/* Fills answer; its error says what went wrong. */
+static void fetch(const struct sockaddr_storage *address, const char *authority,
+                  struct answer *answer)
+{
+    struct io_loop *io = malloc(sizeof *io); /* its read buffer is too large for the stack */
+    struct http_fetch_request request = {.address = address,
+                                         .authority = authority,
+                                         .target = "/workers",
+                                         .timeout_ms = TIMEOUT_MS,
+                                         .body_bytes_max = BODY_BYTES_MAX};
+
+    if (io == NULL || io_loop_init(io) < 0 ||
+        http_fetch_get(&io->loop, request, on_done, answer) == NULL) {
+        fputs("samovar show: out of memory\n", stderr);
+        abort();
+    }
+    /* The tick keeps the deadline; it is stopped when nothing else is left to wait for. */
+    while (answer->error == -EINPROGRESS)
+        uv_run(&io->loop, UV_RUN_ONCE);
+    io_loop_stop_tick(io);
+    uv_run(&io->loop, UV_RUN_DEFAULT);
+    io_loop_release(io);
+    free(io);
+}
+
+static struct slice text_of(struct json_value worker, const char *key)
+{
+    return json_string(json_get(worker, key));
+}
+
+static void print_ratio(int64_t part, int64_t whole)
+{
+    if (whole > 0)
+        printf("  %7.1f%%", 100.0 * (double)part / (double)whole);
+    else
+        printf("  %8s", "-");
+}
+
+static void print_worker(struct json_value worker)
+{
+    struct slice url = text_of(worker, "url"), state = text_of(worker, "state");
+    struct slice engine = text_of(worker, "engine");
+    struct json_value report = json_get(worker, "report");
+    int64_t prompt = json_int64(json_get(worker, "prompt_tokens_total"));
+
+    printf("%-32.*s  %-8.*s  %-7.*s", (int)url.len, url.ptr, (int)state.len, state.ptr,
+           (int)engine.len, engine.ptr);
+    printf("  %9lld  %7.0f  %8lld  %8lld", (long long)json_int64(json_get(worker, "in_flight")),
+           json_double(json_get(worker, "queued_tokens")),
+           (long long)json_int64(json_get(worker, "chosen_total")),
+           (long long)json_int64(json_get(worker, "failures_total")));
+    print_ratio(json_int64(json_get(worker, "cached_tokens_total")), prompt);
+    print_ratio(json_int64(json_get(worker, "prediction_error_tokens_total")), prompt);
+    if (json_type(report) == JSON_OBJECT)
+        printf("  %lld/%lld", (long long)json_int64(json_get(report, "running")),
+               (long long)json_int64(json_get(report, "waiting")));
+    else
+        printf("  -");
+    putchar('\n');
+}
+
+static int print_table(struct slice body)
+{
+    struct json_scanner *scanner = json_scanner_create();
+    struct json_value root, worker;
+    struct json_iterator workers;
+    struct parse_error error;
+    int status = scanner == NULL ? -ENOMEM : json_scan(scanner, body, &root, &error);
+
+    if (status == 0) {
+        printf("%-32s  %-8s  %-7s  %9s  %7s  %8s  %8s  %8s  %8s  %s\n", "WORKER", "STATE", "ENGINE",
+               "IN_FLIGHT", "QUEUED", "CHOSEN", "FAILURES", "CACHED", "ERROR", "RUNNING/WAITING");
+        workers = json_iterate(json_get(root, "workers"));
+        while (json_next_element(&workers, &worker))
+            print_worker(worker);
+    } else {
+        fputs("samovar show: the answer is not JSON; is this the admin port of a router?\n",
+              stderr);
+    }
+    json_scanner_destroy(scanner);
+    return status == 0 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
+}
+
+static int print_answer(const struct arguments *arguments, const struct answer *answer)
+{
+    if (answer->error < 0) {
+        fprintf(stderr,
+                "samovar show: %s: %s; is the router running, and is this its admin port?\n",
+                arguments->admin, strerror(-answer->error));
+        return EXIT_CODE_FAILED;
+    }
+    if (answer->status != 200) {
+        fprintf(stderr, "samovar show: %s answered %d; is this the admin port of a router?\n",
+                arguments->admin, answer->status);
+        return EXIT_CODE_FAILED;
+    }
+    return arguments->is_json ? command_print(&answer->body)
+                              : print_table(buf_slice(&answer->body));
+}
+
+int command_show(int argc, const char *const *argv)
+{
+    struct arguments arguments;
+    struct worker_url url;
+    struct sockaddr_storage address;
+    struct answer answer = {.error = -EINPROGRESS};
+    char why[WORKER_URL_WHY_BYTES];
+    int code;
+
+    if (read_arguments(&arguments, argc, argv) < 0)
+        return EXIT_CODE_USAGE;
+    if (arguments.wants_help) {
+        fputs(usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    if (worker_url_parse(slice_of_string(arguments.admin), &url, why) < 0 ||
+        worker_url_resolve(&url, &address, why) < 0) {
+        fprintf(stderr, "samovar show: --admin %s: %s\n", arguments.admin, why);
+        return EXIT_CODE_USAGE;
+    }
+    buf_init(&answer.body, BODY_BYTES_MAX);
+    fetch(&address, url.authority, &answer);
+    code = print_answer(&arguments, &answer);
+    buf_release(&answer.body);
+    return code;
+}
