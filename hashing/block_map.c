@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /*
  * DESIGN
@@ -31,6 +32,8 @@
 enum {
     SLOT_COUNT_MIN = 64,
     DRAIN_SLOTS = 8,
+    HUGE_PAGE_BYTES = 2 << 20,
+    HUGE_TABLE_BYTES_MIN = 8 << 20,
     /* While a table of T slots is filled, one of T/2 may still be there. */
     BYTES_PER_SLOT_MAX = (int)(sizeof(struct block_map_slot) * 3 / 2),
 };
@@ -133,6 +136,21 @@ static size_t next_slot_count(const struct block_map *map, size_t slot_count)
     return next;
 }
 
+/*
+ * Zeroed slots. A large table is looked up at random: with 4 KiB pages nearly every find would also
+ * miss the TLB, so huge ones are asked for, before the first touch. A refusal costs only speed.
+ */
+static struct block_map_slot *allocate(size_t slot_count)
+{
+    const size_t size = slot_count * sizeof(struct block_map_slot);
+    struct block_map_slot *slots = calloc(slot_count, sizeof *slots);
+    uintptr_t begin = ((uintptr_t)slots + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+
+    if (slots != NULL && size >= HUGE_TABLE_BYTES_MIN)
+        (void)madvise((void *)begin, size - (begin - (uintptr_t)slots), MADV_HUGEPAGE);
+    return slots;
+}
+
 /* False: already as large as allowed, or no memory. */
 static bool grow(struct block_map *map)
 {
@@ -142,7 +160,7 @@ static bool grow(struct block_map *map)
         return false;
     assert(map->old.slots == NULL); /* emptied long before table could fill up */
 
-    larger.slots = calloc(larger.slot_count, sizeof *larger.slots);
+    larger.slots = allocate(larger.slot_count);
     if (larger.slots == NULL)
         return false;
     map->old = map->table;

@@ -218,10 +218,6 @@ static int on_head(void *ctx, const struct http_head *head)
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
 
-    if (head->status >= 500)
-        worker_mark_failure(exchange->worker, now_ms);
-    else
-        worker_mark_success(exchange->worker, now_ms);
     count_first_byte(exchange);
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
@@ -346,7 +342,13 @@ static void finish(struct exchange *exchange)
 {
     struct client_conn *client = exchange->client;
     bool keep_alive = !client->is_close_delimited;
+    uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
 
+    /* 4xx is the client's fault: the worker is well. */
+    if (client->record.status >= 500)
+        worker_mark_failure(exchange->worker, now_ms);
+    else
+        worker_mark_success(exchange->worker, now_ms);
     learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);

@@ -211,11 +211,12 @@ static const char *find_line_end(struct scan *scan)
 /* The first bytes of a line: a comment is skipped, anything else belongs to an event. */
 static void begin_line(struct sse_reader *reader, const struct scan *scan)
 {
-    reader->is_skipping = *scan->at == ':' || reader->is_oversize;
-    if (*scan->at != ':' && !reader->is_inside) {
-        reader->is_inside = true;
+    bool is_comment = *scan->at == ':';
+
+    reader->is_skipping = is_comment || reader->is_oversize;
+    if (!reader->is_inside)
         reader->event_start = offset_of(reader, scan);
-    }
+    reader->is_inside = reader->is_inside || !is_comment;
 }
 
 /* What is left of the piece is an unfinished line. */
@@ -254,11 +255,10 @@ static void pass_line_end(struct sse_reader *reader, struct scan *scan, const ch
     bool is_cr = *line_end == '\r';
 
     scan->at = line_end + 1;
-    if (is_cr && scan->at < scan->end && *scan->at == '\n') {
+    if (is_cr && scan->at < scan->end && *scan->at == '\n')
         scan->at++;
-        is_cr = false;
-    }
-    reader->last_was_cr = is_cr;
+    else
+        reader->last_was_cr = is_cr && scan->at == scan->end;
     reader->at_line_start = true;
 }
 

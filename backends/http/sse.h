@@ -28,10 +28,10 @@ struct sse_event {
 };
 
 struct sse_reader {
-    struct buf carry; /* data joined so far, then the bytes of an unfinished line */
-    uint64_t offset;  /* stream offset of the next byte to be fed */
+    struct buf carry;     /* data joined so far, then the bytes of an unfinished line */
+    uint64_t offset;      /* stream offset of the next byte to be fed */
+    uint64_t event_start; /* where no boundary is: stream offset of what is unfinished */
     /* the rest is private to sse.c */
-    uint64_t event_start;
     size_t data_len; /* of carry: data lines already joined */
     bool is_inside;  /* a line of an unfinished event has been seen */
     bool is_oversize;

@@ -2,8 +2,7 @@
 
 #include "backends/json/json_locate.h"
 
-#include "backends/json/json_scan.h"
-
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -22,7 +21,7 @@ struct look {
     size_t at;
     const char *why; /* set once, by fail() */
     size_t depth;
-    bool is_object[JSON_DEPTH_MAX];
+    bool is_object[JSON_LOCATE_DEPTH_MAX];
 };
 
 static bool fail(struct look *look, const char *why)
@@ -311,7 +310,7 @@ static bool open_container(struct look *look, bool *is_empty)
         look->at++;
         return true;
     }
-    if (look->depth == JSON_DEPTH_MAX) {
+    if (look->depth == JSON_LOCATE_DEPTH_MAX) {
         look->at = start;
         return fail(look, "Arrays and objects are nested too deep.");
     }

@@ -17,6 +17,8 @@
 extern "C" {
 #endif
 
+enum { JSON_LOCATE_DEPTH_MAX = 256 }; /* JSON_DEPTH_MAX of json_scan.h */
+
 /* True: *error is the first thing wrong with text. False: nothing is, but for the size of floating
  * point numbers at the very edge of their range. */
 MUST_CHECK bool json_locate(struct slice text, struct parse_error *error);

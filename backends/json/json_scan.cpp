@@ -24,13 +24,16 @@
  *
  * The DOM does not say where a text is broken. Only then json_locate() looks a second time, slowly.
  *
- * Memory grows by doubling and stays, so that a warm scanner takes none; what a document above
- * KEPT_BYTES took is given back by json_scanner_trim(). Built without exceptions and RTTI.
+ * Memory grows by doubling, up to KEPT_BYTES, and stays, so that a warm scanner takes none; what a
+ * document above KEPT_BYTES took is given back by json_scanner_trim(). Built without exceptions and
+ * RTTI.
  */
 using simdjson::dom::element;
 
 namespace
 {
+
+static_assert(int(JSON_LOCATE_DEPTH_MAX) == int(JSON_DEPTH_MAX), "both looks go as deep");
 
 constexpr size_t FIRST_BYTES = 16 << 10;
 constexpr size_t KEPT_BYTES = 1 << 20;
@@ -99,11 +102,17 @@ static size_t doubled_until(size_t capacity, size_t len)
     return capacity;
 }
 
+/* simdjson takes fourteen times a text's room: no more than needed where that is much. */
+static size_t rounded_up(size_t len)
+{
+    return (len + KEPT_BYTES - 1) / KEPT_BYTES * KEPT_BYTES;
+}
+
 static int reserve(json_scanner *scanner, size_t len)
 {
-    size_t capacity = doubled_until(scanner->capacity ? scanner->capacity : FIRST_BYTES, len);
+    size_t capacity = len > KEPT_BYTES ? rounded_up(len) : doubled_until(FIRST_BYTES, len);
 
-    if (capacity == scanner->capacity)
+    if (capacity <= scanner->capacity)
         return 0;
     scanner->capacity = 0;
     /* simdjson refuses the level it is given. */

@@ -2,8 +2,8 @@
 
 #include "backends/runtime/arena.h"
 
-#include <assert.h>
 #include <stdalign.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 enum { ARENA_CHUNK_BYTES = 4096 - 16 }; /* malloc's own header keeps it within a page */
@@ -21,13 +21,14 @@ void arena_init(struct arena *arena, size_t bytes_max)
 
 static struct arena_chunk *add_chunk(struct arena *arena, size_t size)
 {
-    size_t chunk_size = size > ARENA_CHUNK_BYTES - sizeof(struct arena_chunk)
-                            ? size
-                            : ARENA_CHUNK_BYTES - sizeof(struct arena_chunk);
+    size_t left = arena->bytes_max - arena->bytes;
+    size_t chunk_size = ARENA_CHUNK_BYTES - sizeof(struct arena_chunk);
     struct arena_chunk *chunk;
 
-    if (arena->bytes + size > arena->bytes_max)
+    if (size > left)
         return NULL;
+    chunk_size = chunk_size < left ? chunk_size : left;
+    chunk_size = chunk_size > size ? chunk_size : size;
     chunk = malloc(sizeof *chunk + chunk_size);
     if (chunk == NULL)
         return NULL;
@@ -44,7 +45,7 @@ void *arena_alloc(struct arena *arena, size_t size)
     struct arena_chunk *chunk = arena->chunks;
     void *piece;
 
-    if (size > arena->bytes_max)
+    if (size > arena->bytes_max || size > SIZE_MAX / 2) /* neither sum below wraps */
         return NULL;
     size = (size + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
     if (chunk == NULL || chunk->size - arena->used < size)

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { POLICY_VIEW_COUNT_MAX = 1024 }; /* workers that one choice may be among */
+
 /* Which kind of knowledge decided: best first. Shown in the log, the metrics and the receipt. */
 enum route_rung {
     ROUTE_RUNG_EXACT,    /* the worker's own report of what it holds */
@@ -55,7 +57,8 @@ struct route_terms {
     double move_ms;
     double prefill_ms;
     double decode_ms;
-    double total_ms; /* what was compared */
+    double recent_ms; /* handicap for what it was given lately */
+    double total_ms;  /* what was compared; more than the sum in slow start or overload */
 };
 
 struct policy_state; /* of one policy: counters, generator */
@@ -66,8 +69,10 @@ struct policy {
     struct policy_state *(*create)(uint64_t seed);
     void (*destroy)(struct policy_state *state);
     /*
-     * Ranks views[0..count), count >= 1, best first, into order[0..count) and fills terms[] (all
-     * zero where the policy does not predict). The caller walks order[] on retries.
+     * Ranks views[0..count), 1 <= count <= POLICY_VIEW_COUNT_MAX, best first, into order[0..count)
+     * (places in views[]) and fills terms[] (all zero where the policy does not predict). The state
+     * notes that order[0] was chosen; the caller counts the request into that worker's load before
+     * it asks again, and walks order[] on retries.
      */
     void (*choose)(struct policy_state *state, const struct route_query *query,
                    const struct worker_view *views, size_t count, uint32_t *order,

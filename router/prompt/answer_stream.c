@@ -3,6 +3,7 @@
 #include "router/prompt/answer_stream.h"
 
 #include "router/prompt/prompt_writer.h"
+#include "router/prompt/value_digest.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -73,7 +74,7 @@ static bool is_writing(const struct answer_stream *answer)
     return answer->is_learnable && !answer->is_full;
 }
 
-/* Brings the message to place, where tag introduces what follows. */
+/* Brings the message to place; its first step writes the head. */
 static void move_to(struct answer_stream *answer, struct prompt_writer *writer, enum place place)
 {
     if (answer->place == PLACE_START)
@@ -153,13 +154,6 @@ static bool add_calls(struct answer_stream *answer, struct json_value calls)
     return position > 0;
 }
 
-static bool is_nothing(struct json_value value)
-{
-    return json_type(value) <= JSON_NULL ||
-           (json_type(value) == JSON_STRING && json_string(value).len == 0) ||
-           (json_type(value) == JSON_ARRAY && json_count(value) == 0);
-}
-
 static struct delta read_delta(struct json_value value)
 {
     struct json_iterator members = json_iterate(value);
@@ -167,7 +161,7 @@ static struct delta read_delta(struct json_value value)
     struct delta delta = {0};
 
     while (json_next_member(&members, &member)) {
-        if (is_nothing(member.value))
+        if (value_is_empty(member.value))
             continue;
         if (slice_eq(member.key, SLICE("content")))
             delta.content = member.value;
@@ -203,7 +197,7 @@ static bool add_delta(struct answer_stream *answer, struct json_value value)
     has_text = add_text(answer, PLACE_REASONING, json_string(delta.reasoning));
     has_text |= add_text(answer, PLACE_CONTENT, json_string(delta.content));
     has_text |= add_calls(answer, delta.tool_calls);
-    return has_text || delta.has_other || !is_nothing(delta.content);
+    return has_text || delta.has_other || !value_is_empty(delta.content);
 }
 
 /* Completions: the next prompt is this one with the text behind it, without any tag. */
@@ -298,7 +292,7 @@ static struct chunk read_chunk(struct json_value root)
             chunk.choices = member.value;
         else if (slice_eq(member.key, SLICE("usage")))
             chunk.usage = member.value;
-        else if (slice_eq(member.key, SLICE("error")) && !is_nothing(member.value))
+        else if (slice_eq(member.key, SLICE("error")) && !value_is_empty(member.value))
             chunk.error = member.value;
         else if (slice_eq(member.key, SLICE("object")) &&
                  slice_eq(json_string(member.value), SLICE("error")))

@@ -2,6 +2,7 @@
 
 #include "router/prompt/prompt_stream.h"
 
+#include "router/prompt/prompt_root.h"
 #include "router/prompt/prompt_writer.h"
 #include "router/prompt/value_digest.h"
 
@@ -16,9 +17,9 @@
  * occurs in no UTF-8 text, so nothing needs escaping or a length in front, no byte can be shifted
  * from one field into the next, and a message still being streamed is a prefix of the finished one.
  *
- *   chat         = tool* message*                                         root domain 'C'
- *   completions  = text                                                   root domain 'T'
- *   token ids    = 4 bytes each, little-endian                            root domain 'I'
+ *   chat         = tool* message*                                         stream 'C'
+ *   completions  = text                                                   stream 'T'
+ *   token ids    = 4 bytes each, little-endian                            stream 'I'
  *   tool         = <T> value <.> cut          value: prompt_write_value(), members in order
  *   message      = <M> role [<n> name] [<i> tool_call_id] [<r> reasoning] part* [<f> refusal]
  *                  call* [<x> digest] <.> cut
@@ -31,43 +32,12 @@
  * cached tokens there, and so does its stream. A message that continue_final_message leaves open
  * has no <.>, so that its longer forms share its blocks.
  *
- * The root holds whatever may change the prompt from its first byte on:
- *   - api family, model (another model, or LoRA by name, shares nothing)
- *   - every member named in root_keys[], by digest of its whole value, unknown members of
- *     chat_template_kwargs included: templates read what they like from there
- *   - tool_choice, as far as it is "none" beside tools: engines leave the tools out then, else they
- *     print all of them whatever the choice
- * Not in it: sampling, n, stop, logit_bias, response_format, stream, user, metadata,
- * prompt_cache_key, priority and the like, which decide what is answered; add_generation_prompt and
- * continue_final_message, which change only what follows the last message; fields nobody knows,
- * as engines ignore those.
+ * The root, which every name depends on, is in prompt_root.c.
  *
  * cache_control marks move from turn to turn and print nothing: they count nowhere. Other members
  * of messages, parts and calls without a tag of their own count by digest.
  */
 enum { BLOCK_COUNT_FIRST = 32, IDS_AT_ONCE = 256 };
-
-static const struct slice root_keys[] = {
-    {"add_special_tokens", 18},
-    {"cache_salt", 10}, /* a tenant's wall */
-    {"chat_template", 13},
-    {"chat_template_kwargs", 20},
-    {"documents", 9},        /* printed first by templates for retrieval */
-    {"enable_thinking", 15}, /* template arguments that some engines take at the top */
-    {"functions", 9},        /* tools of old */
-    {"lora_name", 9},
-    {"lora_path", 9},
-    {"lora_request", 12},
-    {"media_io_kwargs", 15}, /* how images and video become tokens */
-    {"mm_processor_kwargs", 19},
-    {"prompt_embeds", 13},
-    {"reasoning", 9},
-    {"reasoning_effort", 16}, /* printed into the system message */
-    {"safe_prompt", 11},      /* puts a system message in front */
-    {"suffix", 6},            /* fill-in-the-middle prints it first */
-    {"thinking", 8},
-    {"truncate_prompt_tokens", 22}, /* cuts the front away */
-};
 
 struct prompt_sink {
     struct prompt_writer writer;
@@ -107,6 +77,8 @@ static int reserve_blocks(void *ctx, size_t block_count)
     size_t count = block_count > doubled ? block_count : doubled;
     struct block *blocks;
 
+    if (sink->block_count_max == 0)
+        return -ENOBUFS;
     count = count > BLOCK_COUNT_FIRST ? count : BLOCK_COUNT_FIRST;
     count = count < sink->block_count_max ? count : sink->block_count_max;
     if (count <= chain->block_count_max)
@@ -119,54 +91,6 @@ static int reserve_blocks(void *ctx, size_t block_count)
     chain->blocks = blocks;
     chain->block_count_max = count;
     return 0;
-}
-
-/* Null, "", [] and {} say no more than an absent member. */
-static bool is_empty(struct json_value value)
-{
-    switch (json_type(value)) {
-    case JSON_NONE:
-    case JSON_NULL:
-        return true;
-    case JSON_STRING:
-        return json_string(value).len == 0;
-    case JSON_ARRAY:
-    case JSON_OBJECT:
-        return json_count(value) == 0;
-    default:
-        return false;
-    }
-}
-
-static bool is_root_key(struct slice key)
-{
-    for (size_t i = 0; i < array_count(root_keys); i++)
-        if (slice_eq(root_keys[i], key))
-            return true;
-    return false;
-}
-
-static uint64_t root_of(const uint8_t *secret, const struct openai_request *request)
-{
-    const bool is_chat = request->api == OPENAI_CHAT;
-    const uint64_t domain = is_chat ? 'C' : request->is_token_prompt ? 'I' : 'T';
-    struct json_iterator members = json_iterate(request->root);
-    bool has_tools = false, drops_tools = false;
-    struct json_member member;
-    uint64_t sum = 0;
-
-    while (json_next_member(&members, &member)) {
-        if (is_root_key(member.key)) {
-            sum += is_empty(member.value) ? 0 : member_digest(secret, member);
-        } else if (slice_eq(member.key, SLICE("tools"))) {
-            has_tools = !is_empty(member.value);
-        } else if (slice_eq(member.key, SLICE("tool_choice"))) {
-            drops_tools = slice_eq(json_string(member.value), SLICE("none"));
-        }
-    }
-    sum = digest_pair(secret, digest_text(secret, request->model), sum);
-    return digest_pair(secret, domain << 8 | PROMPT_STREAM_VERSION,
-                       digest_pair(secret, sum, has_tools && drops_tools));
 }
 
 static bool is_text_part(struct json_value part, struct slice *text)
@@ -252,7 +176,7 @@ static uint64_t call_extra(struct prompt_sink *sink, struct json_value call)
                          (slice_eq(member.key, SLICE("type")) &&
                           slice_eq(json_string(member.value), SLICE("function")));
 
-        if (!is_placed && !is_empty(member.value))
+        if (!is_placed && !value_is_empty(member.value))
             extra += member_digest(sink->secret, member);
     }
     return extra;
@@ -322,7 +246,7 @@ static void read_message(const uint8_t *secret, struct json_value value, struct 
     while (json_next_member(&members, &member)) {
         struct json_value *place = place_of(message, member.key);
 
-        if (is_empty(member.value))
+        if (value_is_empty(member.value))
             continue;
         if (place != NULL)
             *place = member.value;
@@ -448,8 +372,8 @@ static int write_completion(struct prompt_sink *sink, const struct openai_reques
     struct json_iterator prompts = json_iterate(prompt);
     int status = 0;
 
-    if (is_empty(prompt) && json_type(prompt) != JSON_STRING) {
-        if (!is_empty(json_get(request->root, "prompt_embeds")))
+    if (value_is_empty(prompt) && json_type(prompt) != JSON_STRING) {
+        if (!value_is_empty(json_get(request->root, "prompt_embeds")))
             return 0; /* it is in the root; nothing to cut into blocks */
         return refuse(sink, "missing_field", "prompt", "The body needs a prompt.");
     }
@@ -485,7 +409,7 @@ int prompt_stream_write(struct prompt_stream_config config, const struct openai_
     block_chain_init(
         &out->chain,
         (struct block_chain_config){config.secret, config.block_bytes, config.cut_bytes_min},
-        root_of(config.secret, request), NULL, 0);
+        prompt_root(config.secret, request), NULL, 0);
     status = request->api == OPENAI_CHAT ? write_chat(&sink, request)
                                          : write_completion(&sink, request, &further_bytes);
     out->block_count = prompt_write_tail(&sink.writer);

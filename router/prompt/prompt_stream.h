@@ -17,8 +17,7 @@
 #include "backends/runtime/must_check.h"
 #include "hashing/block_chain.h"
 #include "router/api/openai_request.h"
-
-enum { PROMPT_STREAM_VERSION = 1 };
+#include "router/prompt/prompt_root.h" /* PROMPT_STREAM_VERSION */
 
 struct prompt_stream_config {
     const uint8_t *secret;  /* BLOCK_CHAIN_SECRET_BYTES; borrowed */

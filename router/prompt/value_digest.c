@@ -2,9 +2,7 @@
 
 #include "router/prompt/value_digest.h"
 
-#include "hashing/block_chain.h"
-
-#include <xxhash.h>
+#include "hashing/digest.h"
 
 #include <string.h>
 
@@ -15,16 +13,36 @@
  * adds its members up, which forgets their order and needs no sorting, so no memory. Sums of keyed
  * digests cannot be steered without the secret. The depth of the recursion is JSON_DEPTH_MAX.
  */
-uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
+bool value_is_empty(struct json_value value)
 {
-    uint64_t pair[2] = {first, second};
-
-    return XXH3_64bits_withSecret(pair, sizeof pair, secret, BLOCK_CHAIN_SECRET_BYTES);
+    switch (json_type(value)) {
+    case JSON_NONE:
+    case JSON_NULL:
+        return true;
+    case JSON_STRING:
+        return json_string(value).len == 0;
+    case JSON_ARRAY:
+    case JSON_OBJECT:
+        return json_count(value) == 0;
+    default:
+        return false;
+    }
 }
 
-uint64_t digest_text(const uint8_t *secret, struct slice text)
+static uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
 {
-    return XXH3_64bits_withSecret(text.ptr, text.len, secret, BLOCK_CHAIN_SECRET_BYTES);
+    struct digest digest;
+
+    digest_begin(&digest, secret, DIGEST_MEDIA);
+    digest_field_u64(&digest, 0, first);
+    digest_field_u64(&digest, 1, second);
+    return digest_end(&digest);
+}
+
+/* The long runs: images, templates. */
+static uint64_t digest_text(const uint8_t *secret, struct slice text)
+{
+    return digest_64(secret, DIGEST_MEDIA, text.ptr, text.len);
 }
 
 uint64_t member_digest(const uint8_t *secret, struct json_member member)

@@ -8,15 +8,15 @@
 #ifndef ROUTER_PROMPT_VALUE_DIGEST_H
 #define ROUTER_PROMPT_VALUE_DIGEST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backends/json/json_scan.h"
-#include "backends/runtime/slice.h"
 
-/* secret: BLOCK_CHAIN_SECRET_BYTES, here and below. Order matters. */
-uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second);
+/* Null, "", [] and {}: it says no more than an absent member. */
+bool value_is_empty(struct json_value value);
 
-uint64_t digest_text(const uint8_t *secret, struct slice text);
+/* secret: DIGEST_SECRET_BYTES, here and below. */
 uint64_t value_digest(const uint8_t *secret, struct json_value value);
 
 /* Of a key and its value. An object is the sum of its members: add up what shall count. */

@@ -24,6 +24,7 @@ struct residency_guess_stats {
     uint64_t corrected_total; /* dropped because an answer's cached_tokens was less than believed */
 };
 
+/* Borrows index until destroy, which leaves in it what was believed. NULL: no memory. */
 struct residency_guess *residency_guess_create(struct residency_index *index);
 void residency_guess_destroy(struct residency_guess *guess);
 

@@ -18,7 +18,9 @@
  *     63      48      32      16       0
  *     [ cell3 | cell2 | cell1 | cell0 ]        cell = tiers << 10 | worker;  0: none
  *
- * or, when bit 63 is set, a pointer to a holder_set with more of them. Nearly every block has one
+ * or, when bit 63 is set, a pointer to a holder_set with more of them, as cells, and from 33 on as
+ * a bitmap too: 8 bytes a holder at most, and what everybody holds (a system prompt) costs a match
+ * no more than what one holds. Nearly every block has one
  * to four holders, so a lookup touches one cache line; at most 3/4 full tables of 16-byte slots are
  * 21 to 43 bytes a block. Cells are packed from the low end: block after block of a prompt with the
  * same holders, stored in the same order, has the same 64 bits, and a match need not look at them.
@@ -36,7 +38,8 @@ enum {
     CELL_MASK = (1 << CELL_BITS) - 1,
     INLINE_COUNT = 4,
     SET_CAPACITY_MIN = 8,
-    PREFETCH_AHEAD = 16,
+    SET_CAPACITY_DENSE = 64, /* from here on a set has a bitmap as well */
+    PREFETCH_AHEAD = 32,
     WORD_BITS = 64,
     WORD_COUNT = RESIDENCY_WORKER_COUNT_MAX / WORD_BITS,
 };
@@ -49,7 +52,8 @@ static const uint64_t VALUE_IS_SET = 1ull << 63;
 struct holder_set {
     uint16_t count;
     uint16_t capacity;
-    uint16_t cells[];
+    uint32_t unused;
+    uint64_t words[]; /* WORD_COUNT of them if is_dense(), and then the cells */
 };
 
 struct residency_index {
@@ -63,7 +67,7 @@ struct residency_index {
 
 static uint16_t make_cell(uint32_t worker, uint8_t tiers)
 {
-    return (uint16_t)(tiers << WORKER_BITS | worker);
+    return (uint16_t)((uint32_t)tiers << WORKER_BITS | worker);
 }
 
 static uint32_t cell_worker(uint64_t cell)
@@ -76,9 +80,35 @@ static struct holder_set *value_set(uint64_t value)
     return (struct holder_set *)(uintptr_t)(value & ~VALUE_IS_SET); /* NOLINT: see DESIGN */
 }
 
+static size_t word_count_of(size_t capacity)
+{
+    return capacity >= SET_CAPACITY_DENSE ? WORD_COUNT : 0;
+}
+
+static bool is_dense(const struct holder_set *set)
+{
+    return word_count_of(set->capacity) > 0;
+}
+
 static size_t set_size(size_t capacity)
 {
-    return sizeof(struct holder_set) + capacity * sizeof(uint16_t);
+    return sizeof(struct holder_set) + word_count_of(capacity) * sizeof(uint64_t) +
+           capacity * sizeof(uint16_t);
+}
+
+static uint16_t *set_cells(struct holder_set *set)
+{
+    return (uint16_t *)(set->words + word_count_of(set->capacity));
+}
+
+static bool has_bit(const uint64_t *words, uint32_t worker)
+{
+    return words[worker / WORD_BITS] >> worker % WORD_BITS & 1;
+}
+
+static void flip_bit(uint64_t *words, uint32_t worker)
+{
+    words[worker / WORD_BITS] ^= 1ull << worker % WORD_BITS;
 }
 
 static unsigned inline_count(uint64_t value)
@@ -94,10 +124,13 @@ static unsigned inline_count(uint64_t value)
 static int find_holder(uint64_t value, uint32_t worker)
 {
     if (value & VALUE_IS_SET) {
-        const struct holder_set *set = value_set(value);
+        struct holder_set *set = value_set(value);
+        const uint16_t *cells = set_cells(set);
 
+        if (is_dense(set) && !has_bit(set->words, worker))
+            return -1;
         for (int i = 0; i < set->count; i++)
-            if (cell_worker(set->cells[i]) == worker)
+            if (cell_worker(cells[i]) == worker)
                 return i;
         return -1;
     }
@@ -110,11 +143,20 @@ static int find_holder(uint64_t value, uint32_t worker)
 static void set_tiers(uint64_t *value, int at, uint16_t cell)
 {
     if (*value & VALUE_IS_SET) {
-        value_set(*value)->cells[at] = cell;
+        set_cells(value_set(*value))[at] = cell;
         return;
     }
     *value &= ~((uint64_t)CELL_MASK << (CELL_BITS * at));
     *value |= (uint64_t)cell << (CELL_BITS * at);
+}
+
+/* Makes room for the bitmap before the cells, which still lie at `from`, and fills it. */
+static void densify(struct holder_set *set, const uint16_t *from)
+{
+    memmove(set_cells(set), from, set->count * sizeof *from);
+    memset(set->words, 0, WORD_COUNT * sizeof set->words[0]);
+    for (size_t i = 0; i < set->count; i++)
+        flip_bit(set->words, cell_worker(set_cells(set)[i]));
 }
 
 /* A set of that capacity with the holders of value, which it replaces. False: no room. */
@@ -132,11 +174,17 @@ static bool resize_set(struct residency_index *index, uint64_t *value, size_t ca
         return false;
 
     if (!had_set) {
-        set->count = INLINE_COUNT;
+        *set = (struct holder_set){.count = INLINE_COUNT, .capacity = (uint16_t)capacity};
         for (int i = 0; i < INLINE_COUNT; i++)
-            set->cells[i] = (uint16_t)(*value >> (CELL_BITS * i) & CELL_MASK);
+            set_cells(set)[i] = (uint16_t)(*value >> (CELL_BITS * i) & CELL_MASK);
+    } else {
+        const uint16_t *from = set_cells(set);
+        const bool was_dense = is_dense(set);
+
+        set->capacity = (uint16_t)capacity;
+        if (is_dense(set) && !was_dense)
+            densify(set, from);
     }
-    set->capacity = (uint16_t)capacity;
     index->set_bytes = index->set_bytes - old_bytes + set_size(capacity);
     *value = VALUE_IS_SET | (uint64_t)(uintptr_t)set;
     return true;
@@ -160,7 +208,9 @@ static bool add_holder(struct residency_index *index, uint64_t *value, uint16_t 
     if (set->count == set->capacity && !resize_set(index, value, 2 * (size_t)set->capacity))
         return false;
     set = value_set(*value);
-    set->cells[set->count++] = cell;
+    set_cells(set)[set->count++] = cell;
+    if (is_dense(set))
+        flip_bit(set->words, cell_worker(cell));
     return true;
 }
 
@@ -178,17 +228,19 @@ static void remove_holder(struct residency_index *index, uint64_t *value, int at
 {
     if (*value & VALUE_IS_SET) {
         struct holder_set *set = value_set(*value);
-        uint64_t cells = 0;
+        uint16_t *cells = set_cells(set);
+        uint64_t packed = 0;
 
+        if (is_dense(set))
+            flip_bit(set->words, cell_worker(cells[at]));
         set->count--;
-        memmove(set->cells + at, set->cells + at + 1,
-                (size_t)(set->count - at) * sizeof set->cells[0]);
+        memmove(cells + at, cells + at + 1, (size_t)(set->count - at) * sizeof *cells);
         if (set->count > INLINE_COUNT)
             return;
         for (int i = 0; i < set->count; i++)
-            cells |= (uint64_t)set->cells[i] << (CELL_BITS * i);
+            packed |= (uint64_t)cells[i] << (CELL_BITS * i);
         free_set(index, value);
-        *value = cells;
+        *value = packed;
         return;
     }
     uint64_t below = ((uint64_t)1 << (CELL_BITS * at)) - 1;
@@ -293,22 +345,30 @@ void residency_index_forget_worker(struct residency_index *index, uint32_t worke
     assert(index->held_by[worker] == 0);
 }
 
+static void mark(uint32_t worker, uint64_t *words, size_t word_count)
+{
+    if (worker / WORD_BITS < word_count)
+        words[worker / WORD_BITS] |= 1ull << worker % WORD_BITS;
+}
+
 /* Sets the bits of the holders of value; bits beyond the words asked for are not wanted. */
 static void mark_holders(uint64_t value, uint64_t *words, size_t word_count)
 {
-    memset(words, 0, word_count * sizeof *words);
     if (value & VALUE_IS_SET) {
-        const struct holder_set *set = value_set(value);
+        struct holder_set *set = value_set(value);
 
+        if (is_dense(set)) {
+            memcpy(words, set->words, word_count * sizeof *words);
+            return;
+        }
+        memset(words, 0, word_count * sizeof *words);
         for (size_t i = 0; i < set->count; i++)
-            if (cell_worker(set->cells[i]) / WORD_BITS < word_count)
-                words[cell_worker(set->cells[i]) / WORD_BITS] |=
-                    1ull << cell_worker(set->cells[i]) % WORD_BITS;
+            mark(cell_worker(set_cells(set)[i]), words, word_count);
         return;
     }
+    memset(words, 0, word_count * sizeof *words);
     for (; value != 0; value >>= CELL_BITS)
-        if (cell_worker(value) / WORD_BITS < word_count)
-            words[cell_worker(value) / WORD_BITS] |= 1ull << cell_worker(value) % WORD_BITS;
+        mark(cell_worker(value), words, word_count);
 }
 
 static void settle(struct residency_match *match, const struct block *blocks, size_t block_count)

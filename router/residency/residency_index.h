@@ -48,7 +48,8 @@ MUST_CHECK int residency_index_store(struct residency_index *index, uint64_t has
 /* worker no longer holds hash in any tier. Of an unknown pair: nothing. */
 void residency_index_remove(struct residency_index *index, uint64_t hash, uint32_t worker);
 
-/* Forgets everything of worker. */
+/* Forgets everything of worker. Walks the table unless worker holds nothing: who knows its blocks
+ * removes them one by one instead. */
 void residency_index_forget_worker(struct residency_index *index, uint32_t worker);
 
 /*

@@ -8,9 +8,16 @@ is held at its end to what every test may ask of it: see Router.stop().
 import pytest
 
 from peers.openai_api import CHAT, COMPLETIONS
+from peers.process import BIN
 from peers.router import Router
 from peers.sim import Sim
 from peers.worker import Fleet, ScriptedWorker
+
+
+def pytest_sessionstart():
+    for name in ("samovar-router", "samovar-sim"):
+        if not (BIN / name).exists():
+            pytest.exit(f"{BIN / name} is missing: build it, or set SAMOVAR_BIN_DIR", 2)
 
 
 def start_all(create):

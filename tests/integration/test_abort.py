@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that leaves is noticed in every phase, and its worker is told within 100 ms: that is what
-stops the engine."""
+"""A client that leaves is noticed in every phase, and its worker is told within 100 ms: that is
+what stops the engine."""
 
 import time
 

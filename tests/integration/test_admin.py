@@ -21,6 +21,7 @@ def exercise(router, worker):
     client.post(CHAT, b"{")
     client.answer().read_all()
     client.post(CHAT, CHAT.request())
+    worker.expect().end_by("rst")  # the reused connection, and then the fresh one
     worker.expect().end_by("rst")
     client.answer().read_all()
     client.post(CHAT, CHAT.request())
@@ -49,7 +50,7 @@ def test_the_metrics_are_ours_and_show_latency_and_lag(router, worker):
     answer = router.admin("/metrics")
     assert answer.get("content-type").startswith("text/plain; version=0.0.4")
     names = {name.split("{")[0] for name in router.metrics()}
-    assert all(name.startswith("samovar_router_") for name in names)
+    assert all(name.startswith(("samovar_router_", "process_")) for name in names)
     assert any("overhead" in name for name in names), "own added latency"
     assert any("lag" in name for name in names), "loop lag"
     assert any(name.endswith("_bucket") for name in names)

@@ -88,7 +88,7 @@ def misbehave(router, seed, number):
     how = choose.choice(["fin", "rst"])
     try:
         if stage == 0:
-            client.send(raw[: choose.randrange(200, len(raw))])
+            client.send(raw[: choose.randrange(raw.index(b"\r\n\r\n") + 4, len(raw))])
             client.end_by(how)
             return
         client.send(raw)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the router refuses itself: the right status, a reason one can act on, never a worker asked."""
+"""What the router refuses itself: the right status, a reason to act on, never a worker asked."""
 
 import json
 
@@ -175,7 +175,8 @@ def test_too_long_a_target_is_414(router):
 SMUGGLED = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Type: application/json\r\n"
 bad_framing = {
-    "length and chunks": POST + b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "length and chunks": POST
+                         + b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
     "two lengths": POST + b"Host: a\r\nContent-Length: 0\r\nContent-Length: 31\r\n\r\n",
     "equal lengths": POST + b"Host: a\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
     "signed length": POST + b"Host: a\r\nContent-Length: +3\r\n\r\n",
@@ -185,7 +186,7 @@ bad_framing = {
     "empty coding": POST + b"Host: a\r\nContent-Length: 2\r\nTransfer-Encoding:\r\n\r\n{}",
     "chunks in 1.0": POST.replace(b"1.1", b"1.0")
                      + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "bad chunk size": POST + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    "bad chunk size": POST + b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n",
     "no host": POST + b"Content-Length: 0\r\n\r\n",
     "two hosts": POST + b"Host: a\r\nHost: b\r\nContent-Length: 0\r\n\r\n",
     "bare line feeds": b"GET /v1/models HTTP/1.1\nHost: a\n\n",
@@ -261,8 +262,10 @@ def test_a_wrong_method_is_405_that_names_the_right_one(router, method, target, 
     assert error_of(answer)["code"] == "method_not_allowed"
 
 
-def test_no_worker_is_503_that_says_when_to_ask_again(start_router):
-    router = start_router([])
+def test_no_worker_is_503_that_says_when_to_ask_again(start_router, start_worker):
+    worker = start_worker()
+    worker.stop_listening()
+    router = start_router([worker], is_ready=False)
     answer = router.post(CHAT, CHAT.request())
     assert answer.status == 503
     assert error_of(answer)["code"] == "no_worker_available"

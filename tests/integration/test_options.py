@@ -7,6 +7,9 @@ import pytest
 
 from peers.openai_api import CHAT
 from peers.process import Process, program, wait_until
+from peers.wire import HOST
+
+NOWHERE = "http://127.0.0.1:9"  # a worker that is never there
 
 
 def run(*words):
@@ -76,7 +79,7 @@ def test_a_wrong_file_is_told_with_its_line(tmp_path, text):
 
 def test_the_admin_listener_is_on_loopback_unless_told_otherwise():
     router = Process([program("samovar-router"), "--port", 0, "--admin-port", 0,
-                      "--log-format", "json"])
+                      "--worker-urls", NOWHERE, "--log-format", "json"])
     try:
         assert router.log.wait("admin_listening")["address"] == "127.0.0.1"
     finally:
@@ -84,8 +87,8 @@ def test_the_admin_listener_is_on_loopback_unless_told_otherwise():
 
 
 def test_a_port_that_is_taken_is_told(router):
-    shown = run("--host", "127.0.0.1", "--port", str(router.address[1]), "--admin-port", "0",
-                "--log-format", "json")
+    shown = run("--host", HOST, "--port", str(router.address[1]), "--admin-port", "0",
+                "--worker-urls", NOWHERE)
     assert shown.returncode not in (0, -6, -11)
     assert str(router.address[1]) in shown.stderr
 
@@ -105,7 +108,7 @@ def test_a_request_is_one_json_line_with_its_fields(router, worker):
 
 def test_logfmt_is_for_people():
     router = Process([program("samovar-router"), "--port", 0, "--admin-port", 0,
-                      "--log-format", "logfmt"])
+                      "--worker-urls", NOWHERE, "--log-format", "logfmt"])
     try:
         wait_until(lambda: any("listening" in line for line in router.log.text), "a line")
         assert not router.log.events

@@ -9,12 +9,12 @@ from peers.http1 import LAST_CHUNK, Truncated, chunk, cut_oddly, head_bytes
 from peers.openai_api import CHAT, events_of
 from peers.process import TCP_SYN_SENT, count_tcp, wait_until
 from peers.router import Client
-from peers.wire import Wire, WireTimeout
+from peers.wire import HOST, Wire, WireTimeout
 
 
 @pytest.fixture
 def client(worker):
-    client = Client.connect(("127.0.0.1", worker.port))
+    client = Client.connect((HOST, worker.port))
     yield client
     client.close()
 
@@ -27,7 +27,7 @@ def test_probes_are_answered_without_the_test(worker, client):
 
     assert health.status == 200 and health.read_all() == b""
     assert [row["id"] for row in models.json()["data"]] == ["tiny"]
-    assert worker.probes == {"/health": 1, "/v1/models": 1}
+    wait_until(lambda: worker.probes == {"/health": 1, "/v1/models": 1}, "both are counted")
     worker.assert_no_request()
 
 
@@ -62,7 +62,7 @@ def test_both_sides_see_how_the_other_ended(worker, client, how):
     client.end_by(how)
     assert request.wait_end().kind == how
 
-    second = Wire.connect(("127.0.0.1", worker.port))
+    second = Wire.connect((HOST, worker.port))
     second.send(b"GET /other HTTP/1.1\r\nHost: a\r\n\r\n")
     worker.expect().end_by(how)
     assert second.wait_end().kind == how
@@ -86,14 +86,14 @@ def test_a_cut_body_is_told_from_a_whole_one(worker, client):
 def test_a_stopped_listener_refuses_and_a_hanging_one_neither_takes_nor_refuses(worker):
     worker.stop_listening()
     with pytest.raises(ConnectionRefusedError):
-        Wire.connect(("127.0.0.1", worker.port))
+        Wire.connect((HOST, worker.port))
 
     worker.hang_connects()
     failed = []
 
     def connect():
         try:
-            Wire.connect(("127.0.0.1", worker.port))
+            Wire.connect((HOST, worker.port))
         except OSError as error:
             failed.append(error)
 
@@ -108,7 +108,7 @@ def test_a_stopped_listener_refuses_and_a_hanging_one_neither_takes_nor_refuses(
 
 def test_a_fleet_tells_which_worker_was_asked(start_fleet):
     fleet = start_fleet(2)
-    client = Client.connect(("127.0.0.1", fleet[1].port))
+    client = Client.connect((HOST, fleet[1].port))
     client.post(CHAT, CHAT.request())
     assert fleet.expect().worker is fleet[1]
     fleet.assert_no_request()
@@ -126,7 +126,8 @@ def test_a_message_may_come_one_byte_at_a_time(worker, client):
     client.post(CHAT, CHAT.request())
     request = worker.expect()
     request.body()
-    raw = head_bytes("HTTP/1.1 200 OK", {"Transfer-Encoding": "chunked"}) + chunk(b"ab") + LAST_CHUNK
+    head = head_bytes("HTTP/1.1 200 OK", {"Transfer-Encoding": "chunked"})
+    raw = head + chunk(b"ab") + LAST_CHUNK
     for at in range(len(raw)):
         request.send(raw[at : at + 1])
     assert client.answer().read_all() == b"ab"

@@ -10,6 +10,7 @@ import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
+from peers.process import is_sanitized
 
 # Legal JSON that no encoder writes: who re-encodes it is found out.
 ODD_SPELLING = (
@@ -192,7 +193,7 @@ def test_pipelined_requests_are_answered_in_order(router, worker):
         assert client.answer().read_all() == CHAT.answer(f"a{number}")
 
 
-def test_a_client_of_http_1_0_gets_an_unchunked_stream_that_ends_with_the_connection(router, worker):
+def test_a_client_of_http_1_0_gets_a_stream_that_ends_with_the_connection(router, worker):
     client = router.connect()
     client.post(CHAT, CHAT.request(stream=True), version="1.0")
     events = CHAT.stream()
@@ -239,7 +240,8 @@ def test_the_workers_head_of_the_request_is_written_anew(router, worker):
     client = router.connect()
     client.post(CHAT, CHAT.request(), {
         "Host": "front.example:1234", "Authorization": "Bearer abc", "X-Stainless-Lang": "python",
-        "Connection": "keep-alive, X-Hop", "X-Hop": "1", "Keep-Alive": "timeout=5", "TE": "trailers",
+        "Connection": "keep-alive, X-Hop", "X-Hop": "1", "Keep-Alive": "timeout=5",
+        "TE": "trailers",
         "X-Request-Id": "mine.1_2-3", "Idempotency-Key": "k"})
 
     request = worker.expect()
@@ -355,7 +357,7 @@ def test_an_answer_without_a_body_passes(router, worker):
 
 
 def test_an_answer_that_comes_before_the_body_was_read_is_relayed(router, worker):
-    """As an engine that refuses a large upload early and closes: the reason must arrive, not 502."""
+    """An engine refuses a large upload early and closes: the reason must arrive, not a 502."""
     client = router.connect()
     client.post(CHAT, CHAT.request("x" * 10_000_000))
     request = worker.expect()
@@ -383,7 +385,7 @@ def test_a_client_that_does_not_read_stops_the_worker_and_costs_no_memory(router
     sent = request.wire.send_until_blocked(stream)
 
     assert sent < len(stream), "the worker was never stopped"
-    assert router.rss_kib() - before_kib < 2048
+    assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 1024
 
     # and nothing is lost when the client reads on
     rest = threading.Thread(target=request.send, args=(stream[sent:],))

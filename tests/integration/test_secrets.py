@@ -82,7 +82,7 @@ def test_no_secret_comes_out(router, fleet):
                  + b'":1}}]}', secret_request(stream=PROMPT)):
         client = send(router, body)
         errors.append(client.answer().read_all())
-    for target in (f"/{QUERY}?key={QUERY}", f"/v1/models?key={QUERY}"):
+    for target in (f"/v1/nope?key={QUERY}", f"/v1/models?key={QUERY}"):
         client = send(router, secret_request(), target=target)
         errors.append(client.answer().read_all())
     client = router.connect()

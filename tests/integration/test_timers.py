@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each wait of the router has a timer of its own, and who is told of its end learns which it was."""
+"""Each wait of the router has a timer of its own; who is told of its end learns which it was."""
 
 import json
+import threading
 import time
 
 import pytest
 
-from peers.http1 import chunk, request_bytes
+from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.openai_api import CHAT, events_of
 from peers.router import error_of
 
@@ -180,17 +181,15 @@ def test_a_client_that_reads_slowly_is_not_the_workers_silence(start_router, fle
     request = fleet.expect()
     request.start_stream()
     event = CHAT.event("x" * 100_000)
-    stream = chunk(event) * 200
+    stream = chunk(event) * 200 + LAST_CHUNK
     sent = request.wire.send_until_blocked(stream, quiet_s=3 * SHORT_MS / 1000)
     assert sent < len(stream)
 
-    answer = client.answer()
-    for _ in range(200):
-        if sent < len(stream):
-            sent += request.wire.sock.send(stream[sent : sent + len(event)])
-        assert answer.read(len(event)) == event
-    client.close()
-    request.wait_end()
+    rest = threading.Thread(target=request.send, args=(stream[sent:],))
+    rest.start()
+    assert client.answer().read_all() == event * 200
+    rest.join()
+    request.finish()
 
 
 def test_idle_connections_to_workers_are_closed(start_timed, fleet):

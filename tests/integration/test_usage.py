@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The router learns the usage of every stream it can, and no client sees what it did not ask for."""
+"""The router learns the usage of every stream it can; no client sees what it did not ask for."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_the_event_is_taken_out_however_it_is_cut(router, worker, api, cut):
 
 
 def test_usage_beside_choices_is_left_alone(router, worker):
-    """Some engines put usage into every event; only the one without choices is what we asked for."""
+    """Some engines put usage into every event; only the one without choices was asked for."""
     events = [CHAT._chunk([CHAT._choice("Tea", None)], usage={"prompt_tokens": 9}),
               CHAT._chunk([CHAT._choice(None, "stop")], usage=None)]
     client = router.connect()
@@ -97,7 +97,8 @@ def test_an_event_without_choices_and_without_usage_is_left_alone(router, worker
 
 
 def test_a_text_that_looks_like_the_event_is_left_alone(router, worker):
-    event = CHAT.event('{"choices":[],"usage":{"prompt_tokens":1}}\n\ndata: {"choices":[],"usage":{}}')
+    looks = '{"choices":[],"usage":{"prompt_tokens":1}}'
+    event = CHAT.event(f"{looks}\n\ndata: {looks}\n\n")
     client = router.connect()
     client.post(CHAT, CHAT.request(stream=True))
     worker.expect().stream([event, *CHAT.stream(with_usage=True)])

@@ -17,9 +17,9 @@
 #include "tests/sim_engine/token_list.h"
 
 struct answer_wish {
-    uint64_t seed;      /* of everything that decides: engine seed, prompt, choice */
-    size_t token_count; /* as many as asked for; a tool call may end earlier */
-    bool thinks_first;  /* a quarter of the tokens are reasoning, between marks of their own */
+    uint64_t seed;          /* of everything that decides: engine seed, prompt, choice */
+    size_t token_count;     /* as many as asked for; a tool call may end earlier */
+    bool thinks_first;      /* a quarter of the tokens are reasoning, between marks of their own */
     struct json_value tool; /* the tool to call, an element of tools; JSON_NONE: just talk */
 };
 

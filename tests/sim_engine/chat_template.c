@@ -11,7 +11,8 @@
 /*
  * DESIGN
  *
- *   [BEGIN role date? text? tools? END] ... [BEGIN assistant think? text calls END] [BEGIN assistant
+ *   [BEGIN role date? text? tools? END] ... [BEGIN assistant think? text calls END] [BEGIN
+ * assistant
  *
  * Marks are ids that no text can give, so a user cannot write a turn of his own. An answer that is
  * sent back gives the tokens it was made of, mark by mark: that is what lets an engine find its own
@@ -50,8 +51,8 @@ static void render_role(struct slice role, struct token_list *ids)
         struct slice name;
         uint32_t mark;
     } marks[] = {
-        {SLICE("system"), TOKEN_SYSTEM},       {SLICE("developer"), TOKEN_SYSTEM},
-        {SLICE("user"), TOKEN_USER},           {SLICE("assistant"), TOKEN_ASSISTANT},
+        {SLICE("system"), TOKEN_SYSTEM}, {SLICE("developer"), TOKEN_SYSTEM},
+        {SLICE("user"), TOKEN_USER},     {SLICE("assistant"), TOKEN_ASSISTANT},
         {SLICE("tool"), TOKEN_TOOL},
     };
 
@@ -181,8 +182,8 @@ void chat_template_render(const struct chat_template *chat_template, struct chat
     size_t last_user = last_user_index(input.messages);
 
     for (size_t i = 0; json_next_element(&iterator, &message); i++) {
-        bool drops_reasoning = chat_template->habit == CHAT_DROP_REASONING &&
-                               last_user != SIZE_MAX && i < last_user;
+        bool drops_reasoning =
+            chat_template->habit == CHAT_DROP_REASONING && last_user != SIZE_MAX && i < last_user;
 
         token_list_append(ids, TOKEN_TURN_BEGIN);
         render_role(json_string(json_get(message, "role")), ids);

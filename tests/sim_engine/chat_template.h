@@ -17,7 +17,8 @@
 
 enum chat_habit {
     CHAT_PLAIN,          /* turn N's prompt and answer are a prefix of turn N+1's prompt */
-    CHAT_DROP_REASONING, /* answers think first; reasoning before the last user message is dropped */
+    CHAT_DROP_REASONING, /* answers think first; reasoning before the last user message is dropped
+                          */
     CHAT_TOOLS_LATE,     /* tools come with the last user message instead of the first */
     CHAT_DATED,          /* the system prompt begins with today's date */
     CHAT_HABIT_COUNT

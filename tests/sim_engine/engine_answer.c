@@ -55,7 +55,8 @@ static void put_event_preamble(struct buf *buf, const struct answer_head *head)
 
 static void put_usage_counts(struct buf *buf, const struct answer_usage *usage)
 {
-    text_putf(buf, "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu",
+    text_putf(buf,
+              "\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu,\"completion_tokens\":%zu",
               usage->prompt_tokens, usage->prompt_tokens + usage->completion_tokens,
               usage->completion_tokens);
 }

@@ -360,8 +360,7 @@ static int read_generation(const struct engine_model *model, struct json_value r
     if (check_number(root, "temperature", fault) < 0 || check_number(root, "top_p", fault) < 0 ||
         read_stream(root, request, fault) < 0 || read_choice_count(root, request, fault) < 0 ||
         read_bool(root, "return_token_ids", &request->wants_ids, fault) < 0 ||
-        read_answer_tokens(model, root, request, fault) < 0 ||
-        read_salt(root, request, fault) < 0)
+        read_answer_tokens(model, root, request, fault) < 0 || read_salt(root, request, fault) < 0)
         return -EINVAL;
     request->id = json_string(json_get(root, "request_id"));
     return request->api == ENGINE_CHAT ? read_tool_choice(root, request, fault) : 0;
@@ -371,8 +370,8 @@ int engine_request_read(enum engine_api api, const struct engine_model *model,
                         struct json_value root, struct engine_request *request,
                         struct engine_fault *fault)
 {
-    bool is_chat = api == ENGINE_CHAT ||
-                   (api == ENGINE_TOKENIZE && is_given(json_get(root, "messages")));
+    bool is_chat =
+        api == ENGINE_CHAT || (api == ENGINE_TOKENIZE && is_given(json_get(root, "messages")));
 
     *request = (struct engine_request){.api = api, .choice_count = 1};
     if (json_type(root) != JSON_OBJECT)

@@ -47,12 +47,12 @@ struct engine_request {
     bool wants_usage;
     bool wants_usage_always; /* in every event */
     bool wants_ids;
-    bool has_length_limit;         /* answer_tokens was asked for, not just the default */
-    uint32_t choice_count;         /* per prompt */
-    size_t answer_tokens;          /* per choice */
-    struct json_value tool;        /* that must be called; JSON_NONE: none */
-    bool is_tool_named;            /* by the client */
-    struct token_list *prompts;    /* prompt_count of them, none empty; [0] is all of chat */
+    bool has_length_limit;      /* answer_tokens was asked for, not just the default */
+    uint32_t choice_count;      /* per prompt */
+    size_t answer_tokens;       /* per choice */
+    struct json_value tool;     /* that must be called; JSON_NONE: none */
+    bool is_tool_named;         /* by the client */
+    struct token_list *prompts; /* prompt_count of them, none empty; [0] is all of chat */
     size_t prompt_count;
 };
 

@@ -114,8 +114,8 @@ static int read_kind(const struct fault_reader *reader, struct slice key, struct
     return 0;
 }
 
-static int read_which(const struct fault_reader *reader, enum fault_which which,
-                      struct slice value, struct fault *fault)
+static int read_which(const struct fault_reader *reader, enum fault_which which, struct slice value,
+                      struct fault *fault)
 {
     if (fault->which != FAULT_ALWAYS)
         return fail(reader, "Only one of every, nth and p may be given.");
@@ -145,8 +145,7 @@ static int read_condition(const struct fault_reader *reader, struct slice key, s
                    : fail(reader, "how must be fin or rst.");
     }
     if (slice_eq(key, SLICE("when"))) {
-        fault->when =
-            slice_eq(value, SLICE("stream")) ? FAULT_WHEN_STREAM : FAULT_WHEN_PLAIN;
+        fault->when = slice_eq(value, SLICE("stream")) ? FAULT_WHEN_STREAM : FAULT_WHEN_PLAIN;
         return fault->when == FAULT_WHEN_STREAM || slice_eq(value, SLICE("plain"))
                    ? 0
                    : fail(reader, "when must be stream or plain.");
@@ -178,6 +177,10 @@ int fault_parse(struct slice spec, struct fault *fault, struct parse_error *erro
         reader.at += part_len + 1;
         next_part(&reader, &key, &value);
         status = read_condition(&reader, key, value, fault);
+    }
+    if (status == 0 && fault->kind == FAULT_RESET && fault->when != FAULT_WHEN_ANY) {
+        reader.at = 0;
+        return fail(&reader, "reset acts before the body is read, so when has no meaning with it.");
     }
     return status;
 }

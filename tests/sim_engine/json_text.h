@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* json_text: writes text and JSON into a buf. Memory that cannot be had ends the program. Pure. */
+/* json_text: writes text and JSON into a buf that has no limit. Memory that cannot be had ends the
+ * program, so nothing needs to be checked. Pure. */
 #ifndef TESTS_SIM_ENGINE_JSON_TEXT_H
 #define TESTS_SIM_ENGINE_JSON_TEXT_H
 
@@ -12,10 +13,10 @@
 void text_put(struct buf *buf, struct slice text);
 void text_putf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* text as a JSON string, quotes included. Bytes above 127 stay as they are, as vLLM's do. */
+/* text as a JSON string, quotes included. */
 void json_put_string(struct buf *buf, struct slice text);
 
-/* value without blanks, members in their order. */
+/* value without blanks. */
 void json_put_value(struct buf *buf, struct json_value value);
 
 /* "[1,2,3]" */

@@ -123,8 +123,7 @@ static uint32_t take_block(struct prefix_cache *cache)
 {
     assert(cache->queue.count > 0);
 
-    struct cache_block *block =
-        container_of(cache->queue.head.next, struct cache_block, in_queue);
+    struct cache_block *block = container_of(cache->queue.head.next, struct cache_block, in_queue);
     uint32_t index = (uint32_t)(block - cache->blocks);
     list_remove(&cache->queue, &block->in_queue);
     if (block->name != 0) {

@@ -21,8 +21,8 @@ struct prefix_cache;
 
 /* The blocks of one sequence of tokens, in order. */
 struct cache_sequence {
-    uint64_t root;    /* of the name chain: model or LoRA and cache salt */
-    uint64_t *names;  /* of the full blocks of the tokens seen so far */
+    uint64_t root;   /* of the name chain: model or LoRA and cache salt */
+    uint64_t *names; /* of the full blocks of the tokens seen so far */
     size_t name_count;
     uint32_t *blocks; /* held; each counts one reference */
     size_t block_count;

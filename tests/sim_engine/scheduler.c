@@ -163,8 +163,8 @@ struct step {
 static void schedule(struct scheduler *scheduler, struct step *step, struct sequence *sequence,
                      size_t count)
 {
-    bool is_decode = sequence->answered_count > 0 &&
-                     sequence->computed_count + 1 == known_count(sequence);
+    bool is_decode =
+        sequence->answered_count > 0 && sequence->computed_count + 1 == known_count(sequence);
 
     sequence->step_count = count;
     step->budget -= count;
@@ -210,12 +210,12 @@ static void schedule_running(struct scheduler *scheduler, struct step *step)
 static bool admit(struct scheduler *scheduler, struct step *step, struct sequence *sequence)
 {
     size_t known = known_count(sequence);
-    size_t matched = prefix_cache_match(scheduler->cache, &sequence->cache, sequence->tokens.ids,
-                                        known);
+    size_t matched =
+        prefix_cache_match(scheduler->cache, &sequence->cache, sequence->tokens.ids, known);
     size_t count = known - matched < step->budget ? known - matched : step->budget;
 
-    if (prefix_cache_grow(scheduler->cache, &sequence->cache, sequence->tokens.ids,
-                          matched + count, matched) < 0)
+    if (prefix_cache_grow(scheduler->cache, &sequence->cache, sequence->tokens.ids, matched + count,
+                          matched) < 0)
         return false;
     if (!sequence->was_admitted) {
         sequence->was_admitted = true;

@@ -14,13 +14,13 @@
 
 #include "backends/runtime/buf.h"
 
-static inline void recording_read_file(struct buf *file, const char *name)
+static inline void recording_read_file(struct buf *file, const char *folder, const char *name)
 {
     char path[512], piece[4096];
     size_t len;
     FILE *in;
 
-    snprintf(path, sizeof path, "%s/fixtures/vllm-0.32.0/http/%s", TESTS_DIR, name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     in = fopen(path, "rb");
     cr_assert(in != NULL, "%s", path);
     while ((len = fread(piece, 1, sizeof piece, in)) > 0)
@@ -44,7 +44,7 @@ static inline void recording_unchunk(struct buf *body, struct slice chunks)
 }
 
 /* Inits body and fills it. */
-static inline void recording_read(struct buf *body, const char *name)
+static inline void recording_read(struct buf *body, const char *folder, const char *name)
 {
     struct buf file;
     struct slice bytes;
@@ -53,7 +53,7 @@ static inline void recording_read(struct buf *body, const char *name)
 
     buf_init(&file, 1 << 20);
     buf_init(body, 1 << 20);
-    recording_read_file(&file, name);
+    recording_read_file(&file, folder, name);
     cr_assert(buf_append(&file, slice_of("", 1)) == 0); /* for the string functions below */
     bytes = buf_slice(&file);
     head_end = strstr(bytes.ptr, "\r\n\r\n");

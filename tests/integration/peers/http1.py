@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1 messages on a Wire, read strictly and in pieces: what a library would hide is the point."""
+"""HTTP/1 messages on a Wire, read strictly and in pieces: what libraries hide is the point."""
 
 import json
 

@@ -3,7 +3,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -19,16 +18,13 @@ SANITIZER_MARKS = ("AddressSanitizer", "LeakSanitizer", "ThreadSanitizer", "runt
 
 
 def program(name):
-    path = BIN / name
-    assert path.exists(), f"{path} is missing: build it, or set SAMOVAR_BIN_DIR"
-    return path
+    return BIN / name
 
 
-def free_port():
-    """A port that was free a moment ago, for programs that cannot choose and tell."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def is_sanitized(name):
+    """Built with a sanitizer: its memory says nothing."""
+    text = program(name).read_bytes()
+    return b"__asan_init" in text or b"__tsan_init" in text
 
 
 def wait_until(is_true, what, timeout_s=None):
@@ -45,7 +41,7 @@ def wait_until(is_true, what, timeout_s=None):
 
 
 class LogReader:
-    """Collects what a process writes to its standard error, line by line."""
+    """Collects what a process writes, line by line."""
 
     def __init__(self, pipe):
         self.text = []  # every line, as it came
@@ -112,13 +108,13 @@ class LogReader:
 
 
 class Process:
-    """A child that logs JSON lines on standard error."""
+    """A child; what it writes to standard output and error is its log."""
 
     def __init__(self, argv, env=None):
         self.child = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                       env={**os.environ, **(env or {})})
-        self.log = LogReader(self.child.stderr)
+        self.log = LogReader(self.child.stdout)
 
     @property
     def pid(self):

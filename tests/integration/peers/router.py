@@ -7,7 +7,7 @@ import signal
 
 from peers.http1 import read_answer, request_bytes
 from peers.process import SANITIZER_MARKS, Process, program, wait_until
-from peers.wire import Wire
+from peers.wire import HOST, Wire
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$")
 
@@ -30,8 +30,8 @@ class Router(Process):
     def __init__(self, workers, flags=(), env=None):
         """workers: anything with a url. Returns once it listens."""
         urls = [worker.url for worker in workers]
-        argv = [program("samovar-router"), "--host", "127.0.0.1", "--port", 0,
-                "--admin-host", "127.0.0.1", "--admin-port", 0, "--log-format", "json"]
+        argv = [program("samovar-router"), "--host", HOST, "--port", 0,
+                "--admin-host", HOST, "--admin-port", 0, "--log-format", "json"]
         argv += ["--worker-urls", *urls] if urls else []
         super().__init__([*argv, *flags], env)
         self.clients = []

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """samovar-sim, the simulated engine, as a process."""
 
-import socket
-
 from peers.openai_api import MODEL
-from peers.process import Process, free_port, program, wait_until
+from peers.process import Process, program, wait_until
+from peers.wire import HOST
 
 
 class Sim(Process):
     def __init__(self, *flags):
-        self.port = free_port()
-        super().__init__([program("samovar-sim"), "--port", self.port, "--model", MODEL, *flags])
-        wait_until(self._accepts, f"samovar-sim listens on {self.port}")
+        super().__init__([program("samovar-sim"), "--host", HOST, "--port", 0, "--model", MODEL,
+                          *flags])
+        self.port = wait_until(self._told_port, lambda: f"samovar-sim listens: {self.log.text}")
+
+    @property
+    def address(self):
+        return (HOST, self.port)
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{HOST}:{self.port}"
 
-    def _accepts(self):
-        assert self.is_running(), "samovar-sim ended: " + "\n".join(self.log.text[-5:])
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except ConnectionRefusedError:
-            return False
-        return True
+    def _told_port(self):
+        """From its first line, "listening on host:port"."""
+        assert self.is_running(), f"samovar-sim ended: {self.log.text}"
+        told = [line for line in self.log.text if line.startswith("listening on ")]
+        return int(told[0].rsplit(":", 1)[1]) if told else None

@@ -14,6 +14,11 @@ WAIT_S = float(os.environ.get("SAMOVAR_TEST_WAIT_S", "10"))
 
 READ_BYTES = 256 * 1024
 
+# A loopback address of this process alone, so that tests that run side by side, and whatever else
+# runs on the machine, never meet on a port that one has left and another takes.
+_PID = os.getpid()
+HOST = f"127.{1 + _PID // 62500 % 250}.{_PID // 250 % 250}.{1 + _PID % 250}"
+
 
 class WireTimeout(AssertionError):
     """Nothing more came in time."""

@@ -16,7 +16,7 @@ from collections import Counter
 
 from peers.http1 import LAST_CHUNK, chunk, head_bytes, read_request
 from peers.openai_api import MODEL
-from peers.wire import WAIT_S, Wire
+from peers.wire import HOST, WAIT_S, Wire
 
 PROBES = ("/health", "/v1/models", "/metrics")
 
@@ -117,18 +117,18 @@ class ScriptedWorker:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{HOST}:{self.port}"
 
     @property
     def authority(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{HOST}:{self.port}"
 
     # --- listening ---
 
     def start_listening(self):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener.bind((HOST, self.port))
         listener.listen(256)
         self.port = listener.getsockname()[1]
         self._listener = listener
@@ -147,7 +147,7 @@ class ScriptedWorker:
         self.stop_listening()
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener.bind((HOST, self.port))
         listener.listen(0)
         self._fillers.append(listener)
         while True:
@@ -155,7 +155,7 @@ class ScriptedWorker:
             filler.settimeout(0.2)
             self._fillers.append(filler)
             try:
-                filler.connect(("127.0.0.1", self.port))
+                filler.connect((HOST, self.port))
             except TimeoutError:
                 return
 

@@ -79,6 +79,7 @@ static const struct stream {
     {"data: a\n\ndata: b\n\n", 2, {"a", "b"}, {"", ""}},
     {"data: a\r\n\r\ndata: b\r\n\r\n", 2, {"a", "b"}, {"", ""}},
     {"data: a\r\rdata: b\r\r", 2, {"a", "b"}, {"", ""}},
+    {"data: a\rdata: b\n\ndata: c\r\n\rdata: d\n\r", 3, {"a\nb", "c", "d"}, {"", "", ""}},
     {"data:a\n\n", 1, {"a"}, {""}},
     {"data:  a\n\n", 1, {" a"}, {""}},
     {"data: a\ndata: b\ndata:\ndata: c\n\n", 1, {"a\nb\n\nc"}, {""}},
@@ -217,7 +218,8 @@ static void feed_long_event(struct sse_world *world, size_t data_len, size_t pie
 
     for (size_t at = 0; at < len; at += piece_len) {
         size_t n = len - at < piece_len ? len - at : piece_len;
-        sse_reader_feed(&world->reader, slice_of(text + at, n), on_event, world);
+        world->piece = slice_of(text + at, n);
+        sse_reader_feed(&world->reader, world->piece, on_event, world);
     }
     free(text);
 }

@@ -18,6 +18,8 @@ enum { KIND_COUNT = ANSWER_EVENT_OTHER + 1 };
 #define LONG    HUNDRED HUNDRED HUNDRED
 #define USER    "{\"role\":\"user\",\"content\":\"" LONG "?\"}"
 
+static const char recordings[] = TESTS_DIR "/fixtures/vllm-0.32.0/http";
+
 /* A prompt that was sent, and its answer as it passes. */
 struct answer_world {
     struct prompt_world prompt;
@@ -71,7 +73,7 @@ static void feed_recording(struct answer_world *world, const char *name)
     struct sse_reader reader;
     struct buf body;
 
-    recording_read(&body, name);
+    recording_read(&body, recordings, name);
     sse_reader_init(&reader);
     sse_reader_feed(&reader, buf_slice(&body), on_event, world);
     sse_reader_release(&reader);
@@ -82,7 +84,7 @@ static void init_from_recording(struct answer_world *world, enum openai_api api,
 {
     struct buf body;
 
-    recording_read(&body, name);
+    recording_read(&body, recordings, name);
     answer_world_init(world, api, buf_slice(&body));
     buf_release(&body);
 }
@@ -230,7 +232,7 @@ Test(answer_stream, completions_of_a_real_engine_are_read)
     answer_world_release(&world);
 
     init_from_recording(&world, OPENAI_COMPLETIONS, "completion-two-prompts.req");
-    recording_read(&body, "completion-two-prompts.resp");
+    recording_read(&body, recordings, "completion-two-prompts.resp");
     cr_assert(feed_body(&world, buf_slice(&body)));
     cr_assert(eq(u64, world.answer.usage.prompt_tokens, 7));
     cr_assert(world.answer.usage.has_cached);
@@ -245,10 +247,10 @@ Test(answer_stream, a_recorded_first_turn_continues_into_the_recorded_second)
     struct prompt_world next;
     struct buf body;
     init_from_recording(&world, OPENAI_CHAT, "chat-first.req");
-    recording_read(&body, "chat-first.resp");
+    recording_read(&body, recordings, "chat-first.resp");
     cr_assert(feed_body(&world, buf_slice(&body)));
     buf_release(&body);
-    recording_read(&body, "chat-second-turn.req");
+    recording_read(&body, recordings, "chat-second-turn.req");
     cr_assert(eq(int, prompt_world_try(&next, OPENAI_CHAT, buf_slice(&body)), 0));
 
     check_continues_into(&world, &next.prompt);
@@ -543,7 +545,7 @@ Test(answer_stream, an_error_body_is_an_error)
     struct answer_world world;
     struct buf body;
     answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
-    recording_read(&body, "err-unknown-model.resp");
+    recording_read(&body, recordings, "err-unknown-model.resp");
 
     cr_assert(feed_body(&world, buf_slice(&body)));
 

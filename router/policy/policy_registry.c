@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/policy/policy.h"
+
+#include "backends/runtime/must_check.h"
+#include "router/policy/policy_least_load.h"
+#include "router/policy/policy_random.h"
+#include "router/policy/policy_round_robin.h"
+#include "router/policy/policy_ttft.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A new policy is one file and one line here. */
+static const struct policy *const policies[] = {
+    &policy_ttft, &policy_least_load, &policy_round_robin, &policy_random, NULL,
+};
+
+static const char *const rung_names[] = {
+    [ROUTE_RUNG_EXACT] = "exact",
+    [ROUTE_RUNG_GUESS] = "guess",
+    [ROUTE_RUNG_AFFINITY] = "affinity",
+    [ROUTE_RUNG_LOAD] = "load",
+};
+static_assert(array_count(rung_names) == ROUTE_RUNG_COUNT, "every rung has a name");
+
+const struct policy *policy_find(const char *name)
+{
+    for (const struct policy *const *policy = policies; *policy != NULL; policy++)
+        if (strcmp((*policy)->name, name) == 0)
+            return *policy;
+    return NULL;
+}
+
+const struct policy *const *policy_list(void)
+{
+    return policies;
+}
+
+const char *route_rung_name(enum route_rung rung)
+{
+    assert(rung < ROUTE_RUNG_COUNT);
+
+    return rung_names[rung];
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/policy/policy_ttft.h"
+
+#include "router/policy/policy_rank.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+/*
+ * DESIGN
+ *
+ * The worker with the least predicted time to first token, in milliseconds:
+ *
+ *   total   = (queue + move + prefill + decode + recent) / start_weight * overload
+ *
+ *   queue   = (max(queued, pending) + waiting_f * FOREIGN_PROMPT_TOKENS) / rate
+ *             What is ahead of us. queued: our own uncached tokens there, counted from the moment
+ *             of choice. pending tokens are a hit, but not before their maker is done.
+ *   move    = 0 until tiers below the engine exist.
+ *   prefill = (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate
+ *             n prompt tokens of which c are held: linear work plus attention, which grows with
+ *             position: the sum of it from c to n is proportional to n^2 - c^2.
+ *   decode  = per_request * (steps * (decoding + running_f)
+ *                            + BATCH_SHARE * answer * (in_flight + waiting_f + running_f))
+ *             First part: each prefill step (CHUNK_TOKENS) of ours also carries a token for every
+ *             running request. Second part: while we decode, each token of ours makes the others
+ *             wait, and theirs us. It is not TTFT, so it counts as a share only: enough to choose
+ *             the emptier of two batches, too little to throw a long prefix away.
+ *   recent  = RECENT_WEIGHT * max(0, given lately - queue)
+ *             given lately: sum of the prefill times of past choices, halved every
+ *             RECENT_HALF_LIFE_MS. Between requests that come one after another all queues are
+ *             empty; without memory a small advantage would win every time. What still queues is
+ *             not counted twice, so requests of one new prefix stay behind its maker.
+ *
+ *   rate: tokens/ms; waiting_f, running_f: requests of others, from reports (policy_foreign_load);
+ *   overload: max(1, (in_flight + 1) / limit) ^ GUARD_STEEPNESS, with limit = max(8, 1.5 * mean
+ *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
+ *   affinity off.
+ *
+ * Shape and constants of prefill: fitted to Mooncake (FAST '25), figure 14: 110 us a token and
+ * 0.76 ns per squared position, whose quotient holds for models of that kind; only the rate is
+ * learned. A hot prefix replicates by itself: once its worker's queue is longer than computing the
+ * prefix elsewhere, it is computed elsewhere.
+ */
+
+static const double QUADRATIC_PER_TOKEN = 0.76e-9 / 110e-6;
+static const double FOREIGN_PROMPT_TOKENS = 1024; /* of a request that we know nothing about */
+static const double ANSWER_TOKENS_DEFAULT = 128;
+static const double CHUNK_TOKENS = 2048;
+static const double BATCH_SHARE = 0.05;
+static const double RECENT_WEIGHT = 0.25;
+static const double RECENT_HALF_LIFE_MS = 10000;
+static const double GUARD_IN_FLIGHT_MIN = 8;
+static const double GUARD_FACTOR = 1.5;
+static const double GUARD_STEEPNESS = 4; /* doubles the cost at 1.19 times the limit */
+static const double START_WEIGHT_MIN = 0.05;
+static const double PREFILL_TOKENS_PER_MS_DEFAULT = 8;
+static const double TIE_MS_MIN = 1;
+static const double TIE_FRACTION = 0.02; /* of the least total: predictions are no better */
+
+struct recent {
+    double ms;
+    uint64_t at_ms;
+};
+
+/* What is the same for all views of one choice. */
+struct fleet_means {
+    double in_flight_limit;
+    struct policy_foreign_load foreign;
+};
+
+struct policy_state {
+    uint64_t generator;
+    struct recent recents[POLICY_VIEW_COUNT_MAX]; /* by worker */
+    struct policy_rank ranks[POLICY_VIEW_COUNT_MAX];
+};
+
+static double at_least(double value, double least)
+{
+    return value > least ? value : least;
+}
+
+static double rate(const struct worker_view *view)
+{
+    return view->prefill_tokens_per_ms > 0 ? view->prefill_tokens_per_ms
+                                           : PREFILL_TOKENS_PER_MS_DEFAULT;
+}
+
+static double held_tokens(const struct worker_view *view, const struct route_query *query)
+{
+    return view->matched_tokens < query->prompt_tokens ? view->matched_tokens
+                                                       : query->prompt_tokens;
+}
+
+static double queue_ms(const struct worker_view *view, struct policy_foreign_load foreign)
+{
+    double tokens = at_least(view->queued_tokens, view->pending_tokens);
+
+    return (tokens + foreign.waiting * FOREIGN_PROMPT_TOKENS) / rate(view);
+}
+
+static double prefill_ms(const struct worker_view *view, const struct route_query *query)
+{
+    const double n = query->prompt_tokens;
+    const double c = held_tokens(view, query);
+
+    return (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate(view);
+}
+
+static double decode_ms(const struct worker_view *view, const struct route_query *query,
+                        struct policy_foreign_load foreign)
+{
+    const double steps = ceil((query->prompt_tokens - held_tokens(view, query)) / CHUNK_TOKENS);
+    const double answer = query->answer_tokens > 0 ? query->answer_tokens : ANSWER_TOKENS_DEFAULT;
+    const double now = view->decoding + foreign.running;
+    const double soon = view->in_flight + foreign.waiting + foreign.running;
+
+    return view->decode_ms_per_request * (at_least(steps, 1) * now + BATCH_SHARE * answer * soon);
+}
+
+/* What worker was given lately, as of now. */
+static double given_ms(const struct policy_state *state, uint32_t worker, uint64_t now_ms)
+{
+    const struct recent *recent = &state->recents[worker % POLICY_VIEW_COUNT_MAX];
+
+    if (now_ms <= recent->at_ms)
+        return recent->ms;
+    return recent->ms * exp2(-(double)(now_ms - recent->at_ms) / RECENT_HALF_LIFE_MS);
+}
+
+static void note_choice(struct policy_state *state, uint32_t worker, double ms, uint64_t now_ms)
+{
+    double given = given_ms(state, worker, now_ms) + ms;
+
+    state->recents[worker % POLICY_VIEW_COUNT_MAX] = (struct recent){given, now_ms};
+}
+
+static double in_flight_limit(const struct worker_view *views, size_t count)
+{
+    double sum = 1; /* the one to be placed */
+
+    for (size_t i = 0; i < count; i++)
+        sum += views[i].in_flight;
+    return at_least(GUARD_FACTOR * sum / (double)count, GUARD_IN_FLIGHT_MIN);
+}
+
+static struct route_terms predict(const struct policy_state *state, const struct route_query *query,
+                                  const struct worker_view *view, const struct fleet_means *means)
+{
+    const struct policy_foreign_load foreign =
+        policy_foreign_load(view, means->foreign, query->now_ms);
+    struct route_terms terms = {
+        .queue_ms = queue_ms(view, foreign),
+        .prefill_ms = prefill_ms(view, query),
+        .decode_ms = decode_ms(view, query, foreign),
+    };
+    double given = given_ms(state, view->worker, query->now_ms);
+    double excess = at_least((view->in_flight + 1.0) / means->in_flight_limit, 1);
+
+    terms.recent_ms = RECENT_WEIGHT * at_least(given - terms.queue_ms, 0);
+    terms.total_ms =
+        (terms.queue_ms + terms.move_ms + terms.prefill_ms + terms.decode_ms + terms.recent_ms) /
+        at_least(view->start_weight, START_WEIGHT_MIN) * pow(excess, GUARD_STEEPNESS);
+    return terms;
+}
+
+static struct policy_state *create(uint64_t seed)
+{
+    struct policy_state *state = calloc(1, sizeof *state);
+
+    if (state != NULL)
+        state->generator = seed;
+    return state;
+}
+
+static void destroy(struct policy_state *state)
+{
+    free(state);
+}
+
+static void choose(struct policy_state *state, const struct route_query *query,
+                   const struct worker_view *views, size_t count, uint32_t *order,
+                   struct route_terms *terms)
+{
+    double least_ms = HUGE_VAL;
+    struct fleet_means means;
+
+    assert(count > 0 && count <= POLICY_VIEW_COUNT_MAX);
+
+    means.in_flight_limit = in_flight_limit(views, count);
+    means.foreign = policy_foreign_usual(views, count, query->now_ms);
+    for (size_t i = 0; i < count; i++) {
+        terms[i] = predict(state, query, &views[i], &means);
+        state->ranks[i] = (struct policy_rank){terms[i].total_ms, views[i].chosen_ms,
+                                               views[i].chosen_count, (uint32_t)i};
+        least_ms = terms[i].total_ms < least_ms ? terms[i].total_ms : least_ms;
+    }
+    policy_rank(state->ranks, count, at_least(TIE_FRACTION * least_ms, TIE_MS_MIN),
+                &state->generator, order);
+    note_choice(state, views[order[0]].worker, terms[order[0]].prefill_ms, query->now_ms);
+}
+
+const struct policy policy_ttft = {
+    .name = "ttft",
+    .help = "least predicted time to first token: queue, prefill of what is not cached, batch",
+    .create = create,
+    .destroy = destroy,
+    .choose = choose,
+};

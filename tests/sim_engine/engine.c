@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "tests/sim_engine/engine.h"
+
+#include <assert.h>
+#include <time.h>
+
+#include "tests/sim_engine/generation.h"
+#include "tests/sim_engine/prefix_cache.h"
+#include "tests/sim_engine/scheduler.h"
+
+static void on_token(void *ctx, struct sequence *sequence, bool is_last)
+{
+    (void)ctx;
+    generation_on_token(sequence, is_last);
+}
+
+/* What fits into an empty cache: vLLM does not start with more either. */
+static size_t context_tokens_max(const struct engine *engine)
+{
+    size_t cache_tokens =
+        prefix_cache_usable_count(engine->cache) * (size_t)engine->options.block_size;
+    size_t wanted = (size_t)engine->options.max_model_len;
+
+    return wanted > 0 && wanted < cache_tokens ? wanted : cache_tokens;
+}
+
+static void init_model(struct engine *engine)
+{
+    const struct options *options = &engine->options;
+    const char *date = options->date[0] != '\0' ? options->date : engine->today;
+
+    engine->model = (struct engine_model){
+        .name = slice_of_string(options->model),
+        .lora_count = options->lora_count,
+        .context_tokens_max = context_tokens_max(engine),
+        .chat_template = {.habit = options->habit, .date = slice_of_string(date)},
+    };
+    for (size_t i = 0; i < options->lora_count; i++)
+        engine->model.loras[i] = slice_of_string(options->loras[i]);
+}
+
+void engine_init(struct engine *engine, const struct options *options, uint64_t seed)
+{
+    struct scheduler_config config = {
+        .time = {.prefill_tokens_per_s = options->prefill_tps,
+                 .decode_ms = options->decode_ms,
+                 .decode_ms_per_request = options->decode_ms_per_request,
+                 .speedup = options->speedup},
+        .running_count_max = (uint32_t)options->max_running,
+    };
+
+    *engine = (struct engine){.options = *options, .random = seed, .today = "1970-01-01"};
+    engine->cache = prefix_cache_create((uint32_t)options->blocks, (uint32_t)options->block_size);
+    engine->scheduler = scheduler_create(config, engine->cache, on_token, engine);
+    engine->scanner = json_scanner_create();
+    assert(engine->scanner != NULL);
+    for (size_t i = 0; i < options->fault_count; i++)
+        engine->rules[i] = (struct fault_rule){
+            .fault = options->faults[i],
+            .random = (uint64_t)options->seed + i,
+        };
+    init_model(engine);
+}
+
+void engine_set_time(struct engine *engine, uint64_t wall_ms)
+{
+    time_t now = (time_t)(wall_ms / 1000);
+    struct tm tm;
+
+    strftime(engine->today, sizeof engine->today, "%Y-%m-%d", gmtime_r(&now, &tm));
+}
+
+void engine_release(struct engine *engine)
+{
+    assert(engine->active_count == 0);
+
+    scheduler_destroy(engine->scheduler);
+    prefix_cache_destroy(engine->cache);
+    json_scanner_destroy(engine->scanner);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * engine: what all requests of the process share: the model, the cache, the scheduler, the rules of
+ * misbehaviour and the counts. It has no clock and no socket; whoever owns them wakes it.
+ * Loop thread only.
+ */
+#ifndef TESTS_SIM_ENGINE_ENGINE_H
+#define TESTS_SIM_ENGINE_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/json/json_scan.h"
+#include "tests/sim_engine/engine_metrics.h"
+#include "tests/sim_engine/engine_request.h"
+#include "tests/sim_engine/options.h"
+
+struct engine {
+    struct options options;
+    struct engine_model model;
+    char today[sizeof "2026-11-29"]; /* what model.chat_template.date shows without --date */
+    struct prefix_cache *cache;
+    struct scheduler *scheduler;
+    struct json_scanner *scanner; /* one document at a time, within one callback */
+    struct fault_rule rules[OPTIONS_FAULT_COUNT_MAX];
+    struct engine_counts counts;
+    size_t active_count;     /* generations in progress */
+    uint64_t random;         /* for ids */
+    void (*wake)(void *ctx); /* something was added to the scheduler: sees that it steps */
+    void *wake_ctx;
+};
+
+/* In place: the model's texts point into engine. seed: of what is random between two runs. */
+void engine_init(struct engine *engine, const struct options *options, uint64_t seed);
+
+/* Sees that the dated template writes the date of that time. */
+void engine_set_time(struct engine *engine, uint64_t wall_ms);
+
+/* Every generation must be gone. */
+void engine_release(struct engine *engine);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* options: what samovar-sim is told on its command line, from one table. Pure but for the text that
+ * options_parse() borrows from argv. */
+#ifndef TESTS_SIM_ENGINE_OPTIONS_H
+#define TESTS_SIM_ENGINE_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
+#include "tests/sim_engine/chat_template.h"
+#include "tests/sim_engine/engine_request.h"
+#include "tests/sim_engine/fault.h"
+
+enum { OPTIONS_FAULT_COUNT_MAX = 16 };
+
+struct options {
+    const char *host;
+    double port; /* 0: any free one */
+    const char *model;
+    const char *loras[ENGINE_LORA_COUNT_MAX];
+    size_t lora_count;
+    const char *date; /* of the dated template; "": today */
+    const char *template_name;
+    enum chat_habit habit; /* = template_name */
+    double blocks;
+    double block_size;
+    double max_model_len; /* 0: as many as the cache holds */
+    double max_running;
+    double prefill_tps;
+    double decode_ms;
+    double decode_ms_per_request;
+    double speedup;
+    double seed;
+    double keep_alive_ms;
+    struct fault faults[OPTIONS_FAULT_COUNT_MAX];
+    size_t fault_count;
+};
+
+enum options_verdict { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_VERSION, OPTIONS_WRONG };
+
+/* Fills options with defaults and arguments. OPTIONS_WRONG: message says what is wrong. */
+MUST_CHECK enum options_verdict options_parse(int argc, char **argv, struct options *options,
+                                              char *message, size_t message_size);
+
+/* Prints the table and the faults. */
+void options_print_help(void);
+
+#endif

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/policy/policy.h"
+
+#include "tests/support/leak_check.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <string.h>
+
+enum { WORKER_COUNT = 4 };
+
+/* A few workers, one policy, and a caller that counts what it sends. */
+struct fleet {
+    const struct policy *policy;
+    struct policy_state *state;
+    struct worker_view views[WORKER_COUNT];
+    struct route_terms terms[WORKER_COUNT];
+    uint32_t order[WORKER_COUNT];
+    uint64_t now_ms;
+};
+
+static void fleet_init(struct fleet *fleet, const char *policy, uint64_t seed)
+{
+    *fleet = (struct fleet){.policy = policy_find(policy), .now_ms = 1000};
+    cr_assert(ne(ptr, (void *)fleet->policy, NULL));
+    fleet->state = fleet->policy->create(seed);
+    for (uint32_t i = 0; i < WORKER_COUNT; i++)
+        fleet->views[i] = (struct worker_view){
+            .worker = i,
+            .rung = ROUTE_RUNG_LOAD,
+            .prefill_tokens_per_ms = 8,
+            .decode_ms_per_token = 6,
+            .decode_ms_per_request = 0.35,
+            .start_weight = 1,
+        };
+}
+
+static void fleet_release(struct fleet *fleet)
+{
+    fleet->policy->destroy(fleet->state);
+}
+
+static uint32_t fleet_choose(struct fleet *fleet, double prompt_tokens)
+{
+    const struct route_query query = {.prompt_tokens = prompt_tokens, .now_ms = fleet->now_ms};
+    uint32_t chosen;
+
+    fleet->policy->choose(fleet->state, &query, fleet->views, WORKER_COUNT, fleet->order,
+                          fleet->terms);
+    chosen = fleet->order[0];
+    fleet->views[chosen].chosen_ms = fleet->now_ms;
+    fleet->views[chosen].chosen_count++;
+    return chosen;
+}
+
+/* Sent, and not ended: what the caller does in the same breath as the choice. */
+static void fleet_send(struct fleet *fleet, uint32_t worker, double prompt_tokens)
+{
+    struct worker_view *view = &fleet->views[worker];
+
+    view->in_flight++;
+    view->queued_tokens += prompt_tokens - view->matched_tokens;
+}
+
+TestSuite(policy_registry, .fini = leak_check);
+
+Test(policy_registry, every_listed_policy_is_found_by_its_name_and_the_first_is_the_default)
+{
+    size_t count = 0;
+
+    for (const struct policy *const *policy = policy_list(); *policy != NULL; policy++, count++) {
+        cr_assert(eq(ptr, (void *)policy_find((*policy)->name), (void *)*policy));
+        cr_assert(gt(sz, strlen((*policy)->help), 0));
+    }
+
+    cr_assert(eq(sz, count, 4));
+    cr_assert(eq(str, (char *)policy_list()[0]->name, "ttft"));
+    cr_assert(eq(ptr, (void *)policy_find("tttf"), NULL));
+}
+
+Test(policy_registry, every_rung_has_a_name_of_its_own)
+{
+    for (int a = 0; a < ROUTE_RUNG_COUNT; a++)
+        for (int b = 0; b < a; b++)
+            cr_assert(ne(str, (char *)route_rung_name((enum route_rung)a),
+                         (char *)route_rung_name((enum route_rung)b)));
+}
+
+TestSuite(policy, .fini = leak_check);
+
+Test(policy, every_order_names_each_view_once)
+{
+    for (const struct policy *const *policy = policy_list(); *policy != NULL; policy++) {
+        struct fleet fleet;
+        fleet_init(&fleet, (*policy)->name, 7);
+        for (unsigned i = 0; i < 50; i++) {
+            unsigned seen = 0;
+            fleet_send(&fleet, fleet_choose(&fleet, 500), 500);
+
+            for (size_t at = 0; at < WORKER_COUNT; at++)
+                seen |= 1u << fleet.order[at];
+            cr_assert(eq(uint, seen, (1u << WORKER_COUNT) - 1), "%s", (*policy)->name);
+        }
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy, one_seed_makes_the_same_choices_again)
+{
+    for (const struct policy *const *policy = policy_list(); *policy != NULL; policy++) {
+        struct fleet once, again;
+        fleet_init(&once, (*policy)->name, 11);
+        fleet_init(&again, (*policy)->name, 11);
+
+        for (unsigned i = 0; i < 100; i++)
+            cr_assert(eq(u32, fleet_choose(&once, 700), fleet_choose(&again, 700)));
+        fleet_release(&once);
+        fleet_release(&again);
+    }
+}
+
+/* 40 prompts that share nothing, one after another: nothing is in flight when the next comes. */
+static void spread_of_sequential_prompts(const char *policy, uint64_t seed, uint64_t gap_ms)
+{
+    unsigned shares[WORKER_COUNT] = {0};
+    struct fleet fleet;
+    fleet_init(&fleet, policy, seed);
+
+    for (unsigned i = 0; i < 40; i++, fleet.now_ms += gap_ms)
+        shares[fleet_choose(&fleet, 1000)]++;
+
+    for (size_t i = 0; i < WORKER_COUNT; i++) {
+        cr_assert(ge(uint, shares[i], 6), "%s seed %zu", policy, (size_t)seed);
+        cr_assert(le(uint, shares[i], 14), "%s seed %zu", policy, (size_t)seed);
+    }
+    fleet_release(&fleet);
+}
+
+Test(policy, sequential_unique_prompts_spread_evenly_whatever_the_seed)
+{
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        static const uint64_t gaps_ms[] = {0, 1, 100, 3000, 60000};
+
+        for (size_t i = 0; i < sizeof gaps_ms / sizeof gaps_ms[0]; i++) {
+            spread_of_sequential_prompts("ttft", seed, gaps_ms[i]);
+            spread_of_sequential_prompts("least_load", seed, gaps_ms[i]);
+            spread_of_sequential_prompts("round_robin", seed, gaps_ms[i]);
+        }
+    }
+}
+
+Test(policy, load_of_ours_counts_before_any_report_does)
+{
+    static const char *const names[] = {"ttft", "least_load", "round_robin"};
+
+    for (size_t n = 0; n < sizeof names / sizeof names[0]; n++) {
+        struct fleet fleet;
+        fleet_init(&fleet, names[n], 3);
+        for (uint32_t i = 0; i < WORKER_COUNT; i++)
+            fleet.views[i].has_report = true, fleet.views[i].reported_ms = fleet.now_ms;
+
+        for (unsigned i = 0; i < 100; i++)
+            fleet_send(&fleet, fleet_choose(&fleet, 1000), 1000);
+
+        for (uint32_t i = 0; i < WORKER_COUNT; i++) {
+            cr_assert(ge(uint, fleet.views[i].in_flight, 22), "%s", names[n]);
+            cr_assert(le(uint, fleet.views[i].in_flight, 28), "%s", names[n]);
+        }
+        fleet_release(&fleet);
+    }
+}
+
+TestSuite(policy_ttft, .fini = leak_check);
+
+Test(policy_ttft, the_terms_are_the_formula)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    fleet.views[0].queued_tokens = 800;
+    fleet.views[0].matched_tokens = 1000;
+
+    fleet_choose(&fleet, 3000);
+
+    const struct route_terms *terms = &fleet.terms[0];
+    cr_assert(epsilon_eq(dbl, terms->queue_ms, 100, 1e-9));
+    cr_assert(epsilon_eq(dbl, terms->prefill_ms, 2000 * (1 + 0.76e-9 / 110e-6 * 4000) / 8, 1e-9));
+    cr_assert(epsilon_eq(dbl, terms->decode_ms, 0, 1e-9));
+    cr_assert(epsilon_eq(dbl, terms->total_ms, terms->queue_ms + terms->prefill_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_long_cached_prefix_keeps_its_session_at_low_load)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 5);
+    fleet.views[2].in_flight = 2;
+    fleet.views[2].decoding = 2;
+
+    for (unsigned turn = 0; turn < 50; turn++, fleet.now_ms += 1000) {
+        fleet.views[2].matched_tokens = 8000 + turn * 300;
+        cr_assert(eq(u32, fleet_choose(&fleet, fleet.views[2].matched_tokens + 300), 2));
+    }
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_hot_prefix_stays_together_first_and_spreads_once_its_queue_grows)
+{
+    enum { PREFIX = 8192, TAIL = 32, REQUESTS = 200 };
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        uint32_t maker;
+        unsigned in_flight_max = 0;
+        struct fleet fleet;
+        fleet_init(&fleet, "ttft", seed);
+
+        for (unsigned i = 0; i < REQUESTS; i++) {
+            uint32_t chosen = fleet_choose(&fleet, PREFIX + TAIL);
+            struct worker_view *view = &fleet.views[chosen];
+            if (i == 0)
+                maker = chosen;
+            else if (i < 4)
+                cr_assert(eq(u32, chosen, maker), "request %u, seed %zu", i, (size_t)seed);
+            fleet_send(&fleet, chosen, PREFIX + TAIL);
+            view->matched_tokens = view->pending_tokens = PREFIX;
+        }
+
+        for (size_t i = 0; i < WORKER_COUNT; i++)
+            if (fleet.views[i].in_flight > in_flight_max)
+                in_flight_max = fleet.views[i].in_flight;
+        cr_assert(le(uint, in_flight_max, REQUESTS * 3 / (2 * WORKER_COUNT)));
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy_ttft, a_pending_prefix_is_a_hit_that_waits_for_its_maker)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    fleet.views[1].matched_tokens = fleet.views[1].pending_tokens = 4000;
+
+    fleet_choose(&fleet, 4100);
+
+    cr_assert(epsilon_eq(dbl, fleet.terms[1].queue_ms, 500, 1e-9));
+    cr_assert(lt(dbl, fleet.terms[1].prefill_ms, 20));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_small_shared_prefix_does_not_draw_all_sequential_prompts)
+{
+    unsigned shares[WORKER_COUNT] = {0};
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 9);
+
+    for (unsigned i = 0; i < 100; i++, fleet.now_ms += 200) {
+        uint32_t chosen = fleet_choose(&fleet, 900);
+        shares[chosen]++;
+        fleet.views[chosen].matched_tokens = 500;
+    }
+
+    for (size_t i = 0; i < WORKER_COUNT; i++)
+        cr_assert(lt(uint, shares[i], 40));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_report_adds_only_what_is_not_ours)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        fleet.views[i].in_flight = 6;
+        fleet.views[i].decoding = 4;
+    }
+    fleet.views[1].has_report = true;
+    fleet.views[1].reported_ms = fleet.now_ms;
+    fleet.views[1].reported_running = 4;
+    fleet.views[1].reported_waiting = 2;
+
+    fleet_choose(&fleet, 1000);
+    cr_assert(epsilon_eq(dbl, fleet.terms[1].total_ms, fleet.terms[0].total_ms, 1e-9));
+
+    fleet.views[1].reported_waiting = 5;
+    fleet_choose(&fleet, 1000);
+    cr_assert(epsilon_eq(dbl, fleet.terms[1].queue_ms, 3 * 1024 / 8.0, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, an_old_report_fades_into_what_is_usual)
+{
+    struct fleet fleet;
+    double fresh_ms;
+    fleet_init(&fleet, "ttft", 1);
+    fleet.views[0].has_report = true;
+    fleet.views[0].reported_ms = fleet.now_ms;
+    fleet.views[0].reported_waiting = 8;
+    fleet_choose(&fleet, 1000);
+    fresh_ms = fleet.terms[0].queue_ms;
+
+    fleet.now_ms += 5000;
+    fleet_choose(&fleet, 1000);
+
+    cr_assert(gt(dbl, fresh_ms, 0));
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].queue_ms, 0.75 * fresh_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, unknown_load_is_not_taken_for_none)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        fleet.views[i].has_report = true;
+        fleet.views[i].reported_ms = fleet.now_ms;
+        fleet.views[i].reported_waiting = 2 + 2 * i;
+    }
+
+    fleet_choose(&fleet, 1000);
+
+    cr_assert(eq(u32, fleet.order[0], 0));
+    cr_assert(epsilon_eq(dbl, fleet.terms[3].queue_ms, fleet.terms[1].queue_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_worker_in_slow_start_gets_less_but_not_nothing)
+{
+    unsigned shares[WORKER_COUNT] = {0};
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 2);
+    fleet.views[3].start_weight = 0.3;
+
+    for (unsigned i = 0; i < 200; i++) {
+        uint32_t chosen = fleet_choose(&fleet, 1000);
+        shares[chosen]++;
+        fleet_send(&fleet, chosen, 1000);
+    }
+
+    cr_assert(gt(uint, shares[3], 0));
+    for (size_t i = 0; i < 3; i++)
+        cr_assert(lt(uint, 2 * shares[3], shares[i]));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, even_a_huge_hit_leaves_no_worker_beyond_twice_the_mean)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 4);
+    fleet.views[0].matched_tokens = 30000; /* done long ago: no queue, every request a full hit */
+
+    for (unsigned i = 0; i < 1000; i++) {
+        uint32_t chosen = fleet_choose(&fleet, 30001);
+        fleet.views[chosen].in_flight++;
+        fleet.views[chosen].decoding++;
+        fleet.views[chosen].matched_tokens = 30000;
+    }
+
+    for (size_t i = 0; i < WORKER_COUNT; i++)
+        cr_assert(le(uint, fleet.views[i].in_flight, 500));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, more_held_than_asked_for_is_a_full_hit)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 4);
+    fleet.views[0].matched_tokens = 5000;
+
+    fleet_choose(&fleet, 1000);
+
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].prefill_ms, 0, 1e-9));
+    fleet_release(&fleet);
+}
+
+TestSuite(policy_round_robin, .fini = leak_check);
+
+Test(policy_round_robin, a_worker_that_leaves_upsets_nobody_elses_turn)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "round_robin", 1);
+    cr_assert(eq(u32, fleet_choose(&fleet, 1), 0));
+    const struct worker_view without_1[] = {fleet.views[0], fleet.views[2], fleet.views[3]};
+    const struct route_query query = {.prompt_tokens = 1};
+
+    fleet.policy->choose(fleet.state, &query, without_1, 3, fleet.order, fleet.terms);
+    cr_assert(eq(u32, without_1[fleet.order[0]].worker, 2));
+
+    cr_assert(eq(u32, fleet_choose(&fleet, 1), 3));
+    cr_assert(eq(u32, fleet_choose(&fleet, 1), 0));
+    cr_assert(eq(u32, fleet_choose(&fleet, 1), 1));
+    fleet_release(&fleet);
+}
+
+TestSuite(policy_random, .fini = leak_check);
+
+Test(policy_random, every_worker_gets_about_its_share)
+{
+    unsigned shares[WORKER_COUNT] = {0};
+    struct fleet fleet;
+    fleet_init(&fleet, "random", 6);
+
+    for (unsigned i = 0; i < 4000; i++)
+        shares[fleet_choose(&fleet, 1)]++;
+
+    for (size_t i = 0; i < WORKER_COUNT; i++) {
+        cr_assert(gt(uint, shares[i], 900));
+        cr_assert(lt(uint, shares[i], 1100));
+    }
+    fleet_release(&fleet);
+}
+
+TestSuite(policy_least_load, .fini = leak_check);
+
+Test(policy_least_load, reported_load_of_others_counts)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "least_load", 1);
+    for (uint32_t i = 0; i < WORKER_COUNT; i++) {
+        fleet.views[i].has_report = true;
+        fleet.views[i].reported_ms = fleet.now_ms;
+        fleet.views[i].reported_running = i == 2 ? 1 : 5;
+    }
+
+    cr_assert(eq(u32, fleet_choose(&fleet, 1), 2));
+    fleet_release(&fleet);
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "tests/sim_engine/engine_request.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <errno.h>
+
+#include "tests/support/leak_check.h"
+
+#define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"hello there\"}]"
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}},"                            \
+    "{\"type\":\"function\",\"function\":{\"name\":\"b\"}}]"
+
+static const struct engine_model model = {
+    .name = SLICE("tiny"),
+    .loras = {SLICE("tiny-lora")},
+    .lora_count = 1,
+    .context_tokens_max = 1024,
+};
+
+/* One read; release with world_release(). */
+struct world {
+    struct json_scanner *scanner;
+    struct engine_request request;
+    struct engine_fault fault;
+    int status;
+};
+
+static struct world read_body(enum engine_api api, const char *body)
+{
+    struct world world = {.scanner = json_scanner_create()};
+    struct json_value root;
+    struct parse_error error;
+
+    cr_assert(eq(int, json_scan_copy(world.scanner, slice_of_string(body), &root, &error), 0), "%s",
+              body);
+    world.status = engine_request_read(api, &model, root, &world.request, &world.fault);
+    return world;
+}
+
+static void world_release(struct world *world)
+{
+    engine_request_release(&world->request);
+    json_scanner_destroy(world->scanner);
+}
+
+TestSuite(engine_request, .fini = leak_check);
+
+Test(engine_request, defaults_are_one_choice_and_sixteen_tokens_of_the_served_model)
+{
+    struct world world = read_body(ENGINE_CHAT, "{" MESSAGES "}");
+
+    cr_assert(eq(int, world.status, 0));
+    cr_assert(slice_eq(world.request.model, SLICE("tiny")));
+    cr_assert(eq(u32, world.request.choice_count, 1));
+    cr_assert(eq(sz, world.request.answer_tokens, 16));
+    cr_assert(not(world.request.has_length_limit));
+    cr_assert(not(world.request.is_stream));
+    cr_assert(eq(sz, world.request.prompt_count, 1));
+    world_release(&world);
+}
+
+Test(engine_request, every_field_is_read)
+{
+    struct world world =
+        read_body(ENGINE_CHAT,
+                  "{\"model\":\"tiny-lora\"," MESSAGES ",\"stream\":true,\"n\":2,\"max_tokens\":3,"
+                  "\"max_completion_tokens\":5,\"stream_options\":{\"include_usage\":true,"
+                  "\"continuous_usage_stats\":true},\"return_token_ids\":true,\"cache_salt\":\"s\","
+                  "\"request_id\":\"r\",\"temperature\":0,\"nobody_knows\":[]}");
+
+    cr_assert(eq(int, world.status, 0), "%s", world.fault.message);
+    cr_assert(slice_eq(world.request.model, SLICE("tiny-lora")));
+    cr_assert(world.request.is_stream && world.request.wants_usage);
+    cr_assert(world.request.wants_usage_always && world.request.wants_ids);
+    cr_assert(eq(u32, world.request.choice_count, 2));
+    cr_assert(eq(sz, world.request.answer_tokens, 5));
+    cr_assert(slice_eq(world.request.salt, SLICE("s")));
+    cr_assert(slice_eq(world.request.id, SLICE("r")));
+    world_release(&world);
+}
+
+Test(engine_request, a_prompt_has_four_forms)
+{
+    static const struct {
+        const char *body;
+        size_t prompt_count, first_count;
+    } cases[] = {
+        {"{\"prompt\":\"hello there\"}", 1, 2},
+        {"{\"prompt\":[\"hello there\",\"good\"]}", 2, 2},
+        {"{\"prompt\":[5,6,7]}", 1, 3},
+        {"{\"prompt\":[[5,6,7,8],[9]]}", 2, 4},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct world world = read_body(ENGINE_COMPLETIONS, cases[i].body);
+
+        cr_assert(eq(int, world.status, 0), "%s", world.fault.message);
+        cr_assert(eq(sz, world.request.prompt_count, cases[i].prompt_count));
+        cr_assert(eq(sz, world.request.prompts[0].count, cases[i].first_count));
+        world_release(&world);
+    }
+}
+
+Test(engine_request, tool_choice_picks_the_first_or_the_named_tool)
+{
+    static const struct {
+        const char *body;
+        struct slice name; /* of the tool that must be called */
+        bool is_named;
+    } cases[] = {
+        {"{" MESSAGES "," TOOLS "}", SLICE(""), false},
+        {"{" MESSAGES "," TOOLS ",\"tool_choice\":\"none\"}", SLICE(""), false},
+        {"{" MESSAGES "," TOOLS ",\"tool_choice\":\"required\"}", SLICE("a"), false},
+        {"{" MESSAGES "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":"
+         "{\"name\":\"b\"}}}",
+         SLICE("b"), true},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct world world = read_body(ENGINE_CHAT, cases[i].body);
+
+        cr_assert(eq(int, world.status, 0));
+        cr_assert(slice_eq(json_string(json_get(json_get(world.request.tool, "function"), "name")),
+                           cases[i].name));
+        cr_assert(eq(int, world.request.is_tool_named, cases[i].is_named));
+        world_release(&world);
+    }
+}
+
+Test(engine_request, truncation_keeps_the_last_ids)
+{
+    struct world world =
+        read_body(ENGINE_COMPLETIONS, "{\"prompt\":[5,6,7,8],\"truncate_prompt_tokens\":2}");
+
+    cr_assert(eq(int, world.status, 0));
+    cr_assert(eq(sz, world.request.prompts[0].count, 2));
+    cr_assert(eq(u32, world.request.prompts[0].ids[0], 7));
+    world_release(&world);
+}
+
+Test(engine_request, what_vllm_refuses_is_refused_in_its_words)
+{
+    static const struct {
+        enum engine_api api;
+        const char *body;
+        int status;
+        const char *type, *param, *word;
+    } cases[] = {
+        {ENGINE_CHAT, "[]", 400, "Bad Request", "body.", "object"},
+        {ENGINE_CHAT, "{}", 400, "Bad Request", "body.messages", "Field required"},
+        {ENGINE_CHAT, "{\"messages\":5}", 400, "Bad Request", "body.messages", "valid list"},
+        {ENGINE_CHAT, "{\"messages\":[]}", 400, "BadRequestError", "", "empty conversation"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"model\":\"nope\"}", 404, "NotFoundError", "model",
+         "The model `nope` does not exist."},
+        {ENGINE_CHAT, "{" MESSAGES ",\"temperature\":\"hot\"}", 400, "Bad Request",
+         "body.temperature", "valid number"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"stream\":1}", 400, "Bad Request", "body.stream", "boolean"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"n\":0}", 400, "BadRequestError", "n", "from 1"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"n\":2000000000}", 400, "BadRequestError", "n", "to 128"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"max_tokens\":0}", 400, "BadRequestError", "max_tokens",
+         "at least 1"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"max_tokens\":100000}", 400, "BadRequestError", "max_tokens",
+         "max_model_len=1024"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"max_tokens\":1024}", 400, "BadRequestError", "input_tokens",
+         "maximum context length is 1024"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"cache_salt\":\"\"}", 400, "BadRequestError", "cache_salt",
+         "non-empty string"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"cache_salt\":5}", 400, "BadRequestError", "cache_salt",
+         "non-empty string"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"stream_options\":{}}", 400, "Bad Request",
+         "body.stream_options", "stream=True"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"tool_choice\":\"required\"}", 400, "Bad Request",
+         "body.tool_choice", "tools"},
+        {ENGINE_COMPLETIONS, "{}", 400, "Bad Request", "body.prompt", "Field required"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":[]}", 400, "BadRequestError", "prompt", "must be"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":\"\"}", 400, "BadRequestError", "prompt", "empty"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":[1,-2]}", 400, "Bad Request", "body.prompt", "token id"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":[1,\"x\"]}", 400, "Bad Request", "body.prompt",
+         "token id"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":[[1],{}]}", 400, "Bad Request", "body.prompt", "string"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct world world = read_body(cases[i].api, cases[i].body);
+
+        cr_assert(eq(int, world.status, -EINVAL), "%s", cases[i].body);
+        cr_assert(eq(int, world.fault.status, cases[i].status), "%s", cases[i].body);
+        cr_assert(eq(str, (char *)world.fault.type, (char *)cases[i].type), "%s", cases[i].body);
+        cr_assert(eq(str, world.fault.param, (char *)cases[i].param), "%s", cases[i].body);
+        cr_assert(strstr(world.fault.message, cases[i].word) != NULL, "%s: %s", cases[i].body,
+                  world.fault.message);
+        world_release(&world);
+    }
+}
+
+Test(engine_request, a_prompt_longer_than_the_context_is_refused)
+{
+    char body[8192] = "{\"prompt\":[1";
+    for (int i = 1; i < 1100; i++)
+        strncat(body, ",1", sizeof body - strlen(body) - 1);
+    strncat(body, "]}", sizeof body - strlen(body) - 1);
+
+    struct world world = read_body(ENGINE_COMPLETIONS, body);
+
+    cr_assert(eq(int, world.status, -EINVAL));
+    cr_assert(eq(str, world.fault.param, (char *)"input_tokens"));
+    cr_assert(strstr(world.fault.message, "contains 1100 input tokens") != NULL);
+    world_release(&world);
+}
