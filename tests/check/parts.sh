@@ -71,7 +71,7 @@ run_pytest()
     shift
     [ -z "$FILTER" ] || set -- "$@" -k "$FILTER"
     SAMOVAR_BIN_DIR=$PWD/$bin_dir build/venv/bin/python -m pytest -v -rs --color=no \
-        -p no:cacheprovider "$@" >"$LOG_DIR/pytest.out" 2>&1
+        -p no:cacheprovider --basetemp="$LOG_DIR/pytest" "$@" >"$LOG_DIR/pytest.out" 2>&1
     pytest_status=$?
     cat "$LOG_DIR/pytest.out"
     awk -f tests/check/count_pytest.awk "$LOG_DIR/pytest.out" >>"$LOG_DIR/counts"

@@ -150,6 +150,15 @@ class Router(Process):
         text = get(f"http://127.0.0.1:{self.admin_port}/workers")[1]
         return json.loads(text)["workers"] if text else []
 
+    def request_line(self, request_id):
+        """The log line of that request; it may come a moment after the answer."""
+        def find():
+            lines = [json.loads(text) for text in self.log_path.read_text().splitlines()
+                     if f'"{request_id}"' in text and text.endswith("}")]
+            return [line for line in lines if line["event"] == "request"]
+        wait_until(find, f"a log line of {request_id}", 5)
+        return find()[0]
+
     def up_count(self):
         assert self.is_running(), f"the router ended:\n{self.log_tail()}"
         return sum(1 for row in self.workers() if row["state"] == "up")
