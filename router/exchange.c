@@ -108,10 +108,8 @@ void exchange_destroy(struct exchange *exchange)
     exchange_end_attempt(exchange);
     exchange->relay->stats.requests_in_flight--;
     client->exchange = NULL;
-    if (exchange->has_answer) {
+    if (exchange->has_answer)
         answer_stream_release(&exchange->answer);
-    }
-    stream_filter_release(&exchange->filter); /* of the zeroed one: nothing */
     arena_release(&exchange->arena);
     buf_release(&exchange->body);
     buf_release(&exchange->request_head);
@@ -351,7 +349,8 @@ static bool understand(struct exchange *exchange)
     model = find_model(exchange, request.model);
     if (model == NULL)
         return false;
-    if (keep_request(exchange, &request, slice_of_string(model->id)) < 0) {
+    request.model = slice_of_string(model->id); /* an absent one means the only one there is */
+    if (keep_request(exchange, &request, request.model) < 0) {
         refuse_memory(exchange);
         return false;
     }
@@ -394,6 +393,20 @@ void exchange_begin(struct exchange *exchange)
 
 /* ---- the end of an attempt ---- */
 
+/* What an attempt's answer left, none of which went to the client. */
+static void forget_answer(struct exchange *exchange)
+{
+    exchange->has_answer_head = false;
+    exchange->has_answer_end = false;
+    exchange->is_sse = false;
+    exchange->is_ok = false;
+    exchange->is_chunked = false;
+    exchange->client->is_close_delimited &= exchange->history.has_answered;
+    buf_clear(&exchange->head);
+    buf_clear(&exchange->answer_body);
+    stream_filter_release(&exchange->filter);
+}
+
 void exchange_end_attempt(struct exchange *exchange)
 {
     struct worker *worker = exchange->worker;
@@ -414,8 +427,7 @@ void exchange_end_attempt(struct exchange *exchange)
     if (exchange->conn != NULL)
         worker_pool_return(&exchange->conn);
     exchange->worker = NULL;
-    exchange->has_answer_head = false;
-    exchange->has_answer_end = false;
+    forget_answer(exchange);
 }
 
 static const enum retry_reason retry_reasons[] = {

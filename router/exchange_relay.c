@@ -73,8 +73,7 @@ static bool on_event(void *ctx, const struct sse_event *event)
     struct request_record *record = &exchange->client->record;
     enum answer_event_kind kind;
 
-    if (event->is_oversize)
-        return false;
+    /* An oversize event comes without its data: the answer has a hole and teaches nothing. */
     kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
     if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
         record->token_us = clock_now_us();
@@ -184,6 +183,10 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
                                    slice_of_string(exchange->worker->name));
     if (status == 0 && exchange->is_sse)
         status = write_stream_headers(buf, head);
+    /* An engine that fails and hangs up may be dying of this very request. */
+    if (status == 0 && head->status == 500 && !head->keep_alive &&
+        http_head_find(head, SLICE("X-Should-Retry")) == NULL)
+        status = http_write_header(buf, SLICE("x-should-retry"), SLICE("false"));
     if (status == 0)
         status = write_framing(exchange, head);
     if (status == 0 && (!client->may_live_on || exchange->relay->is_draining))
@@ -218,7 +221,6 @@ static int on_head(void *ctx, const struct http_head *head)
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
 
-    count_first_byte(exchange);
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
     may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage;
@@ -239,6 +241,8 @@ static int on_body(void *ctx, struct slice piece)
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
     if (exchange->is_sse) {
+        if (exchange->filter.sse.offset == 0)
+            exchange->batch_us = clock_now_us(); /* the head was held until now */
         if (stream_filter_feed(&exchange->filter, piece) < 0)
             exchange->has_no_memory = true;
         return 0;
@@ -354,11 +358,20 @@ static void finish(struct exchange *exchange)
     client_conn_answer_end(client, keep_alive, END_OK);
 }
 
+/* A stream's head has come and nothing behind it: the client has not seen it, so that the request
+ * may still be asked elsewhere if this worker dies in prefill. */
+static bool is_head_held(const struct exchange *exchange)
+{
+    return exchange->state == EXCHANGE_SEND && exchange->has_answer_head && exchange->is_sse &&
+           exchange->filter.sse.offset == 0 && !exchange->has_answer_end;
+}
+
 static enum attempt_failure failure_of(const struct exchange *exchange, int status)
 {
     if (status == -EBADMSG)
         return ATTEMPT_PROTOCOL;
-    if (worker_conn_has_answer_bytes(exchange->conn))
+    /* Engines send a stream's head before they prefill: only its body is a beginning. */
+    if (worker_conn_has_answer_bytes(exchange->conn) && !is_head_held(exchange))
         return ATTEMPT_HALF_ANSWERED;
     return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
 }
@@ -383,6 +396,7 @@ static void begin_relay(struct exchange *exchange)
 {
     exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
     exchange->history.has_answered = true;
+    count_first_byte(exchange);
     /* It took plain what it had refused with our splice: it is not asked for usage again. */
     if (exchange->was_usage_refused && exchange->is_ok)
         exchange->worker->traits.refuses_usage = true;
@@ -439,6 +453,11 @@ static void on_progress(void *ctx, int status)
     struct exchange *exchange = ctx;
     bool has_head = exchange->has_answer_head;
 
+    if (is_head_held(exchange)) {
+        if (status < 0)
+            exchange_attempt_failed(exchange, failure_of(exchange, status));
+        return;
+    }
     if (exchange->state == EXCHANGE_RELAY ||
         (has_head && exchange->answer_kind == ANSWER_RELAYED)) {
         exchange->worker->progress_ms = io_loop_now_ms(exchange->relay->io);

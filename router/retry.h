@@ -53,7 +53,7 @@ struct retry_budget {
     double tokens;
 };
 
-enum { RETRY_BUDGET_TOKENS_MAX = 200 };
+#define RETRY_BUDGET_TOKENS_MAX 200.0 /* retries in a row, from a full budget */
 
 void retry_budget_init(struct retry_budget *budget);
 void retry_budget_earn(struct retry_budget *budget); /* once a request */

@@ -192,7 +192,7 @@ int http_guard_raw_head(struct http_raw_head *head, struct slice bytes, struct h
             return -EBADMSG;
         }
     }
-    head->state = state;
+    head->state = (enum http_raw_state)state;
     return 0;
 }
 

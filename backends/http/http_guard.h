@@ -10,17 +10,19 @@
 #include "backends/http/http_message.h"
 #include "backends/runtime/must_check.h"
 
-/* The bytes of a head as they are, before a parser makes them mean something. */
+/* How far the bytes of a head have come, before a parser makes them mean something. */
+enum http_raw_state {
+    RAW_HEAD_START,      /* before the first line; empty lines may come */
+    RAW_HEAD_LINE,       /* inside a line */
+    RAW_HEAD_LINE_START, /* behind CRLF, within the head */
+    RAW_HEAD_CR,         /* behind a CR inside a line */
+    RAW_HEAD_START_CR,   /* behind a CR before the first line */
+    RAW_HEAD_END_CR,     /* behind a CR at a line's start */
+    RAW_HEAD_DONE,       /* the empty line was seen: what follows is not looked at */
+};
+
 struct http_raw_head {
-    enum {
-        RAW_HEAD_START,      /* before the first line; empty lines may come */
-        RAW_HEAD_LINE,       /* inside a line */
-        RAW_HEAD_LINE_START, /* behind CRLF, within the head */
-        RAW_HEAD_CR,         /* behind a CR inside a line */
-        RAW_HEAD_START_CR,   /* behind a CR before the first line */
-        RAW_HEAD_END_CR,     /* behind a CR at a line's start */
-        RAW_HEAD_DONE,       /* the empty line was seen: what follows is not looked at */
-    } state;
+    enum http_raw_state state;
 };
 
 /*
