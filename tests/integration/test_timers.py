@@ -2,12 +2,12 @@
 """Each wait of the router has a timer of its own; who is told of its end learns which it was."""
 
 import json
-import threading
 import time
 
 import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
+from peers.meanwhile import meanwhile
 from peers.openai_api import CHAT, events_of
 from peers.router import error_of
 
@@ -202,10 +202,8 @@ def test_a_client_that_reads_slowly_is_not_the_workers_silence(start_router, fle
     sent = request.wire.send_until_blocked(stream, quiet_s=3 * SHORT_MS / 1000)
     assert sent < len(stream)
 
-    rest = threading.Thread(target=request.send, args=(stream[sent:],))
-    rest.start()
-    assert client.answer().read_all() == event * 200
-    rest.join()
+    with meanwhile(request.send, stream[sent:]):
+        assert client.answer().read_all() == event * 200
     request.finish()
 
 
