@@ -7,8 +7,7 @@
 #include "backends/http/worker_pool.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
-
-#define TOKENS_PER_BYTE_DEFAULT 0.25 /* English text; learned from the first answers on */
+#include "router/policy/policy_defaults.h"
 
 static io_expired_fn *const on_expired[] = {
     [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
@@ -42,7 +41,7 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
     relay->io = io;
     relay->config = config;
     relay->id_state = seed;
-    relay->tokens_per_byte = TOKENS_PER_BYTE_DEFAULT;
+    relay->tokens_per_byte = POLICY_TOKENS_PER_BYTE_DEFAULT;
     list_init(&relay->clients);
     router_stats_init(&relay->stats);
     retry_budget_init(&relay->retry_budget);
