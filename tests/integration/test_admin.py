@@ -129,10 +129,11 @@ def test_a_busy_worker_is_not_taken_down_by_its_probes(start_router, start_worke
     client.post(CHAT, CHAT.request(stream=True))
     request = worker.expect()
     request.start_stream()
-    answer = client.answer()
+    answer = None
     worker.health = 500
     for _ in range(8):
         request.send_chunk(CHAT.event("x"))
+        answer = answer or client.answer()
         answer.read(len(CHAT.event("x")))
         worker.wait_probes("/health", 1)
     assert router.worker(worker)["state"] == "up"

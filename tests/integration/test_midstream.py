@@ -38,18 +38,17 @@ def log_end(how):
 
 
 @deaths
-@pytest.mark.parametrize("event_count", [0, 1, 3])
+@pytest.mark.parametrize("event_count", [1, 3])
 def test_between_events_the_client_gets_an_error_event_and_no_done(
         router, worker, api, how, event_count):
     client = router.connect()
     client.post(api, api.request(stream=True))
     request = worker.expect()
     request.start_stream()
-    answer = client.answer()
     sent = b"".join(api.stream()[:event_count])
-    if sent:
-        request.send_chunk(sent)
-        answer.read(len(sent))
+    request.send_chunk(sent)
+    answer = client.answer()
+    answer.read(len(sent))
     die(request, how)
 
     body = answer.read_all()
@@ -256,7 +255,9 @@ def test_the_death_counts_against_the_worker(start_router, start_worker):
         client.post(CHAT, CHAT.request(stream=True))
         request = worker.expect()
         request.start_stream()
+        request.send_chunk(CHAT.event("Tea"))
         answer = client.answer()
+        answer.read(len(CHAT.event("Tea")))
         request.end_by("rst")
         answer.read_all()
 

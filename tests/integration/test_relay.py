@@ -4,11 +4,11 @@ byte, as it comes, however it is framed and cut."""
 
 import hashlib
 import json
-import threading
 
 import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, head_bytes, request_bytes
+from peers.meanwhile import meanwhile
 from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
 from peers.process import is_sanitized
 
@@ -68,10 +68,9 @@ def test_five_megabytes_pass_both_ways(router, worker, framing):
 
     request = worker.expect()
     assert hashlib.sha256(request.body()).digest() == hashlib.sha256(body).digest()
-    request.answer(body)
-
-    answer = client.answer()
-    assert hashlib.sha256(answer.read_all()).digest() == hashlib.sha256(body).digest()
+    with meanwhile(request.answer, body):
+        got = client.answer().read_all()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(body).digest()
 
 
 def test_each_event_arrives_before_the_next_is_sent(router, worker, api):
@@ -79,10 +78,11 @@ def test_each_event_arrives_before_the_next_is_sent(router, worker, api):
     client.post(api, api.request(stream=True, stream_options={"include_usage": True}))
     request = worker.expect()
     request.start_stream()
-    answer = client.answer()
 
+    answer = None
     for event in api.stream(["Tea", " is", " ready"] * 10, with_usage=True):
         request.send_chunk(event)
+        answer = answer or client.answer()
         assert answer.read(len(event)) == event
     request.end_stream()
 
@@ -95,16 +95,17 @@ def test_events_are_not_held_back_when_usage_is_taken_out(router, worker, api):
     client.post(api, api.request(stream=True))
     request = worker.expect()
     request.start_stream()
-    answer = client.answer()
 
+    answer = None
     for event in api.stream(["Tea", " is", " ready"]):
         request.send_chunk(event)
+        answer = answer or client.answer()
         assert answer.read(len(event)) == event
     request.end_stream()
     answer.read_all()
 
 
-def test_the_answers_head_arrives_before_its_body(router, worker):
+def test_the_head_of_a_whole_answer_arrives_before_its_body(router, worker):
     client = router.connect()
     client.post(CHAT, CHAT.request())
     request = worker.expect()
@@ -162,9 +163,8 @@ def test_an_event_of_eight_megabytes_passes_unchanged(router, worker):
     event = sse({"choices": [{"index": 0, "delta": {"content": "x" * (8 << 20)}}]})
     client = router.connect()
     client.post(CHAT, CHAT.request(stream=True))
-    worker.expect().stream([event, CHAT.event("after"), DONE])
-
-    body = client.answer().read_all()
+    with meanwhile(worker.expect().stream, [event, CHAT.event("after"), DONE]):
+        body = client.answer().read_all()
 
     assert hashlib.sha256(body).digest() == hashlib.sha256(
         event + CHAT.event("after") + DONE).digest()
@@ -388,11 +388,10 @@ def test_a_client_that_does_not_read_stops_the_worker_and_costs_no_memory(router
     assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 1024
 
     # and nothing is lost when the client reads on
-    rest = threading.Thread(target=request.send, args=(stream[sent:],))
-    rest.start()
-    assert hashlib.sha256(answer.read_all()).digest() == hashlib.sha256(b"".join(events)).digest()
-    rest.join()
+    with meanwhile(request.send, stream[sent:]):
+        got = answer.read_all()
     request.finish()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(b"".join(events)).digest()
 
 
 def test_one_stalled_client_does_not_delay_another(router, worker):
@@ -513,12 +512,8 @@ def test_a_large_whole_answer_is_passed_and_not_gathered(router, worker):
     request.body()
     before_kib = router.rss_kib()
     request.send_head(200, content_type="application/json", content_length=size)
-    sender = threading.Thread(target=request.send, args=(b"x" * size,))
-    sender.start()
-
-    assert client.answer().read_all() == b"x" * size
-
-    sender.join()
+    with meanwhile(request.send, b"x" * size):
+        assert client.answer().read_all() == b"x" * size
     request.finish()
     assert is_sanitized("samovar-router") or router.rss_kib() - before_kib < 12 * 1024
 
@@ -528,6 +523,7 @@ def test_what_a_client_pipelines_behind_a_running_stream_waits_with_the_client(r
     client.post(CHAT, CHAT.request(stream=True))
     request = worker.expect()
     request.start_stream()
+    request.send_chunk(CHAT.event("Tea"))
     client.answer()
     before_kib = router.rss_kib()
 

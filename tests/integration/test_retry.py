@@ -99,6 +99,43 @@ def test_death_on_two_workers_ends_it_and_says_not_to_retry(start_router, start_
 
 
 @deaths
+def test_death_behind_the_head_of_a_stream_is_death_before_any_byte(
+        fleet_router, fleet, api, how):
+    """Engines send it before they read the prompt: nothing of the answer has been made, and the
+    client has seen nothing."""
+    client = fleet_router.connect()
+    client.post(api, api.request(stream=True))
+    first = fleet.expect()
+    first.start_stream(x_from="first")
+    first.end_by(how)
+
+    second = fleet.expect()
+    second.stream(api.stream())
+
+    answer = client.answer()
+    assert answer.status == 200
+    assert answer.get("x-from") is None
+    assert answer.get("x-samovar-worker") == second.worker.url
+    assert answer.read_all() == b"".join(api.stream())
+
+
+@deaths
+def test_two_deaths_behind_the_head_of_a_stream_are_a_plain_502(fleet_router, fleet, how):
+    client = fleet_router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    for _ in range(2):
+        request = fleet.expect()
+        request.start_stream()
+        request.end_by(how)
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_closed"
+    assert answer.get("x-should-retry") == "false"
+
+
+@deaths
 def test_death_with_no_other_worker_says_not_to_retry(router, worker, how):
     client = router.connect()
     client.post(CHAT, CHAT.request())
@@ -247,6 +284,17 @@ def test_other_statuses_are_the_clients_and_are_not_repeated(fleet_router, fleet
     assert answer.read_all() == b'{"error":{"message":"no"}}'
     assert fleet_router.request_line(answer)["attempts"] == 1
     fleet.assert_no_request()
+
+
+def test_an_engine_that_fails_and_hangs_up_may_be_dying_of_the_request(router, worker):
+    for connection, told in (("close", "false"), ("keep-alive", None)):
+        client = router.connect()
+        client.post(CHAT, CHAT.request())
+        worker.expect().answer(b'{"error":{"message":"engine died"}}', 500, connection=connection)
+        answer = client.answer()
+        assert answer.status == 500
+        assert answer.get("x-should-retry") == told
+        assert answer.json()["error"]["message"] == "engine died"
 
 
 def test_bad_requests_do_not_take_a_worker_down(router, worker):

@@ -2,12 +2,12 @@
 """Each wait of the router has a timer of its own; who is told of its end learns which it was."""
 
 import json
-import threading
 import time
 
 import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
+from peers.meanwhile import meanwhile
 from peers.openai_api import CHAT, events_of
 from peers.router import error_of
 
@@ -137,6 +137,21 @@ def test_upstream_header(start_timed, fleet, api, is_stream):
     assert router.request_line(answer)["end"] == "upstream_timeout"
 
 
+def test_upstream_header_of_a_stream_waits_for_its_first_byte(start_timed, fleet):
+    """Engines send the head of a stream at once, and then read the prompt."""
+    router = start_timed("--upstream-header-ms")
+    client = router.connect()
+    with Timed():
+        client.post(CHAT, CHAT.request(stream=True))
+        request = fleet.expect()
+        request.start_stream()
+        answer = client.answer()
+
+    assert answer.status == 504
+    assert error_of(answer)["code"] == "upstream_header_timeout"
+    request.wait_end()
+
+
 def test_upstream_idle(start_timed, fleet):
     router = start_timed("--upstream-idle-ms")
     client = router.connect()
@@ -161,7 +176,9 @@ def test_upstream_idle_is_renewed_by_each_byte(start_timed, fleet):
     client.post(CHAT, CHAT.request(stream=True))
     request = fleet.expect()
     request.start_stream()
+    request.send_chunk(b": here\n\n")
     answer = client.answer()
+    answer.read(len(b": here\n\n"))
     started = time.monotonic()
     while time.monotonic() - started < 3 * SHORT_MS / 1000:
         request.send_chunk(b": still here\n\n")
@@ -185,10 +202,8 @@ def test_a_client_that_reads_slowly_is_not_the_workers_silence(start_router, fle
     sent = request.wire.send_until_blocked(stream, quiet_s=3 * SHORT_MS / 1000)
     assert sent < len(stream)
 
-    rest = threading.Thread(target=request.send, args=(stream[sent:],))
-    rest.start()
-    assert client.answer().read_all() == event * 200
-    rest.join()
+    with meanwhile(request.send, stream[sent:]):
+        assert client.answer().read_all() == event * 200
     request.finish()
 
 
