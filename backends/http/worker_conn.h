@@ -66,6 +66,9 @@ enum worker_conn_state {
     WORKER_CONN_STATE_COUNT
 };
 
+/* The table of moves. Pure. */
+bool worker_conn_may_move(enum worker_conn_state from, enum worker_conn_state to);
+
 /* Private to worker_conn.c and worker_pool.c. */
 struct worker_conn {
     uv_tcp_t tcp;
