@@ -231,6 +231,23 @@ Test(http_guard, an_answer_needs_neither_host_nor_target)
     expect(http_guard_answer, &head, NULL, "answer");
 }
 
+Test(http_guard, a_status_has_a_meaning)
+{
+    static const struct http_header headers[HEADER_COUNT_SHOWN];
+    static const int lawless[] = {0, 99, 100, 199, 600, 999};
+    static const int lawful[] = {200, 299, 404, 500, 599};
+    struct http_head head = head_with(headers);
+
+    for (size_t i = 0; i < sizeof lawless / sizeof *lawless; i++) {
+        head.status = lawless[i];
+        expect(http_guard_answer, &head, "upstream_protocol_error", "lawless");
+    }
+    for (size_t i = 0; i < sizeof lawful / sizeof *lawful; i++) {
+        head.status = lawful[i];
+        expect(http_guard_answer, &head, NULL, "lawful");
+    }
+}
+
 /* ---- the raw head ---- */
 
 /* What http_guard_raw_head() says of bytes, given in pieces of step. */
