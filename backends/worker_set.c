@@ -4,8 +4,8 @@
 
 #include "backends/json/json_scan.h"
 #include "backends/json/json_write.h"
-#include "backends/near_name.h"
 #include "backends/runtime/buf.h"
+#include "backends/runtime/near_name.h"
 #include "backends/worker_url.h"
 
 #include <assert.h>

@@ -9,6 +9,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/policy/policy_defaults.h"
 #include "router/relay.h"
 
 /*
@@ -18,11 +19,8 @@
  * the router knows at this moment, and its answer is turned into an attempt. A choice counts at
  * once (own load, pending residency), so that the next request of a burst already sees it.
  */
-#define PREFILL_TOKENS_PER_MS_DEFAULT 8.0
-#define DECODE_MS_PER_TOKEN_DEFAULT   6.0
-#define DECODE_MS_PER_REQUEST_DEFAULT 0.35
-#define SLOW_START_MS                 10000.0
-#define START_WEIGHT_MIN              0.2
+#define SLOW_START_MS    10000.0
+#define START_WEIGHT_MIN 0.2
 
 /* ---- who may serve it ---- */
 
@@ -95,11 +93,12 @@ static struct worker_view view_of(const struct exchange *exchange, const struct 
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
         .reported_ms = worker->report.at_ms,
-        .prefill_tokens_per_ms = rates->prefill_tokens_per_ms > 0 ? rates->prefill_tokens_per_ms
-                                                                  : PREFILL_TOKENS_PER_MS_DEFAULT,
+        .prefill_tokens_per_ms = rates->prefill_tokens_per_ms > 0
+                                     ? rates->prefill_tokens_per_ms
+                                     : POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
         .decode_ms_per_token = rates->decode_ms_per_token > 0 ? rates->decode_ms_per_token
-                                                              : DECODE_MS_PER_TOKEN_DEFAULT,
-        .decode_ms_per_request = DECODE_MS_PER_REQUEST_DEFAULT,
+                                                              : POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
+        .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
         .chosen_ms = worker->chosen_ms,
         .chosen_count = worker->stats.chosen_total,
         .start_weight = start_weight(worker, now_ms),

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#define TOKENS_PER_BYTE_DEFAULT 0.25 /* English text; learned from the first answers on */
+#include "router/policy/policy_defaults.h"
 
 static const char *const wait_names[] = {
     [RELAY_WAIT_CLIENT_HEADER] = "client-header-ms",
@@ -26,7 +26,7 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
     memset(relay, 0, sizeof *relay);
     relay->io = io;
     relay->config = config;
-    relay->tokens_per_byte = TOKENS_PER_BYTE_DEFAULT;
+    relay->tokens_per_byte = POLICY_TOKENS_PER_BYTE_DEFAULT;
     list_init(&relay->clients);
     router_stats_init(&relay->stats);
     retry_budget_init(&relay->retry_budget);

@@ -14,7 +14,9 @@
  * Whether an event goes out is known only at its end. So a piece is walked event by event; whole
  * runs of kept events leave in one slice, straight from the caller's buffer. What is left of the
  * piece, an unfinished event, is copied into held and waits for its end. An event too large to be
- * understood (SSE_DATA_BYTES_MAX) cannot be one to take out, so then held bytes are let go.
+ * understood (SSE_DATA_BYTES_MAX) cannot be one to take out, so then held bytes are let go. One
+ * that is understood but too long to hold (comments in it) stays whole: half an event is never
+ * taken out.
  */
 void stream_filter_init(struct stream_filter *filter, bool may_cut,
                         stream_filter_event_fn *on_event, stream_filter_out_fn *on_out, void *ctx)
@@ -70,8 +72,9 @@ static void on_sse_event(void *ctx, const struct sse_event *event)
 {
     struct stream_filter *filter = ctx;
     bool is_cut = filter->on_event(filter->ctx, event);
+    bool has_begun_to_leave = filter->passed > event->start;
 
-    if (!is_cut || !filter->may_cut || filter->status < 0)
+    if (!is_cut || !filter->may_cut || has_begun_to_leave || filter->status < 0)
         return;
     filter->status = pass_up_to(filter, event->start);
     skip_up_to(filter, event->end);

@@ -26,9 +26,16 @@ static const bool is_legal[WORKER_CONN_STATE_COUNT][WORKER_CONN_STATE_COUNT] = {
 };
 /* clang-format on */
 
+bool worker_conn_may_move(enum worker_conn_state from, enum worker_conn_state to)
+{
+    assert(from < WORKER_CONN_STATE_COUNT && to < WORKER_CONN_STATE_COUNT);
+
+    return is_legal[from][to];
+}
+
 static void set_state(struct worker_conn *conn, enum worker_conn_state state)
 {
-    assert(is_legal[conn->state][state]);
+    assert(worker_conn_may_move(conn->state, state));
 
     conn->state = state;
 }

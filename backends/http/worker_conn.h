@@ -65,6 +65,9 @@ enum worker_conn_state {
     WORKER_CONN_STATE_COUNT
 };
 
+/* The table of moves. Pure. */
+bool worker_conn_may_move(enum worker_conn_state from, enum worker_conn_state to);
+
 /* Who keeps the connection while nobody uses it: its pool. */
 struct worker_conn_owner {
     /* An idle connection was closed by the worker, or talks unasked: to be closed. */

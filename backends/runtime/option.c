@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backends/runtime/edit_distance.h"
+#include "backends/runtime/near_name.h"
 #include "backends/runtime/option_value.h"
 
 /*
@@ -245,14 +245,14 @@ void option_table_hint(const struct option_table *table, struct slice name, cons
                        char hint[128])
 {
     const char *nearest = NULL;
-    size_t distance, nearest_distance = SIZE_MAX;
+    size_t nearest_cost = NEAR_NAME_FAR;
 
     for (size_t i = 0; i < table->count; i++) {
-        struct slice other = slice_of_string(table->options[i].name);
+        size_t cost = near_name_cost(name, slice_of_string(table->options[i].name));
 
-        if (edit_distance_is_near(name, other, &distance) && distance < nearest_distance) {
+        if (cost < nearest_cost) {
             nearest = table->options[i].name;
-            nearest_distance = distance;
+            nearest_cost = cost;
         }
     }
     hint[0] = '\0';

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backends/runtime/edit_distance.h"
+#include "backends/runtime/near_name.h"
 
 struct unit {
     const char *suffix;
@@ -106,18 +106,19 @@ static int find_word(const struct option *option, struct slice text, uint64_t *p
                      char why[OPTION_WHY_BYTES])
 {
     const char *nearest = NULL;
-    size_t distance, nearest_distance = SIZE_MAX, len;
+    size_t nearest_cost = NEAR_NAME_FAR, len;
 
     for (size_t i = 0; option->words[i] != NULL; i++) {
         struct slice word = slice_of_string(option->words[i]);
+        size_t cost = near_name_cost(text, word);
 
         if (slice_eq(text, word)) {
             *place = i;
             return 0;
         }
-        if (edit_distance_is_near(text, word, &distance) && distance < nearest_distance) {
+        if (cost < nearest_cost) {
             nearest = option->words[i];
-            nearest_distance = distance;
+            nearest_cost = cost;
         }
     }
     len = (size_t)snprintf(why, OPTION_WHY_BYTES, "is not known");

@@ -13,6 +13,7 @@
 #include "router/api/openai_request.h"
 #include "router/cli/command.h"
 #include "router/policy/policy.h"
+#include "router/policy/policy_defaults.h"
 #include "router/prompt/prompt_root.h"
 #include "router/prompt/prompt_stream.h"
 
@@ -23,8 +24,6 @@
  * secret is another one (a router draws its own), so the hashes are not a router's; which prompts
  * share which blocks does not depend on it.
  */
-
-#define TOKENS_PER_BYTE 0.25 /* what a router assumes before it has learned better */
 
 enum {
     FILE_COUNT_MAX = 32,
@@ -114,9 +113,9 @@ static int read_worker(struct explain *explain, const char *text)
         .text = text,
         .name_len = (int)(at - text),
         .view = {.worker = (uint32_t)explain->worker_count,
-                 .prefill_tokens_per_ms = 8.0, /* the defaults of exchange_route.c */
-                 .decode_ms_per_token = 6.0,
-                 .decode_ms_per_request = 0.35,
+                 .prefill_tokens_per_ms = POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
+                 .decode_ms_per_token = POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
+                 .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
                  .start_weight = 1},
     };
     while (*at == ',') {
@@ -293,7 +292,7 @@ static void print_prompt(const struct explain *explain, size_t index)
 static double prompt_tokens(const struct prompt_blocks *blocks)
 {
     return blocks->token_ids > 0 ? (double)blocks->token_ids
-                                 : (double)blocks->bytes * TOKENS_PER_BYTE;
+                                 : (double)blocks->bytes * POLICY_TOKENS_PER_BYTE_DEFAULT;
 }
 
 static void fill_view(struct shown_worker *worker, const struct prompt_blocks *blocks)

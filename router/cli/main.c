@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/runtime/edit_distance.h"
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/near_name.h"
 #include "router/cli/command.h"
 #include "router/policy/policy.h"
 
@@ -32,14 +32,14 @@ static void print_help(FILE *file)
 static int refuse(const char *name)
 {
     const char *nearest = NULL;
-    size_t distance, nearest_distance = SIZE_MAX;
+    size_t nearest_cost = NEAR_NAME_FAR;
 
     for (size_t i = 0; i < array_count(commands); i++) {
-        if (edit_distance_is_near(slice_of_string(name), slice_of_string(commands[i].name),
-                                  &distance) &&
-            distance < nearest_distance) {
+        size_t cost = near_name_cost(slice_of_string(name), slice_of_string(commands[i].name));
+
+        if (cost < nearest_cost) {
             nearest = commands[i].name;
-            nearest_distance = distance;
+            nearest_cost = cost;
         }
     }
     fprintf(stderr, "samovar: there is no command \"%s\"", name);

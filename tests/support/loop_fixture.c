@@ -65,19 +65,20 @@ bool loop_run_until(bool (*is_true)(void *ctx), void *ctx, uint64_t timeout_ms)
 {
     uint64_t end_ns = uv_hrtime() + timeout_ms * 1000000;
     uv_timer_t wake_up;
+    bool was_true;
 
     uv_timer_init(&io.loop, &wake_up);
     uv_update_time(&io.loop);
     uv_timer_start(&wake_up, on_wake_up, timeout_ms, 10);
     uv_unref((uv_handle_t *)&wake_up); /* is_empty() must not wait for it */
-    while (!is_true(ctx) && uv_hrtime() < end_ns) {
+    while (!(was_true = is_true(ctx)) && uv_hrtime() < end_ns) {
         uv_ref((uv_handle_t *)&wake_up); /* but poll must */
         uv_run(&io.loop, UV_RUN_ONCE);
         uv_unref((uv_handle_t *)&wake_up);
     }
     uv_close((uv_handle_t *)&wake_up, NULL);
     uv_run(&io.loop, UV_RUN_NOWAIT); /* it is on the stack: closed before we return */
-    return is_true(ctx);
+    return was_true;
 }
 
 static bool flag_is_set(void *ctx)

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/retry.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <assert.h>
+#include <signal.h>
+
+#include "backends/runtime/must_check.h"
+#include "tests/support/leak_check.h"
+
+/* What each failure comes to when nothing else speaks against another attempt. */
+static const struct {
+    enum retry_verdict with_other_worker;
+    enum retry_verdict alone;
+} verdicts[] = {
+    [ATTEMPT_CONNECT_FAILED] = {RETRY_ELSEWHERE, RETRY_NO},
+    [ATTEMPT_STALE] = {RETRY_ELSEWHERE, RETRY_SAME_FRESH},
+    [ATTEMPT_DIED] = {RETRY_ELSEWHERE, RETRY_NO},
+    [ATTEMPT_HALF_ANSWERED] = {RETRY_NO, RETRY_NO},
+    [ATTEMPT_BUSY] = {RETRY_ELSEWHERE, RETRY_NO},
+    [ATTEMPT_USAGE_REFUSED] = {RETRY_SAME_PLAIN, RETRY_SAME_PLAIN},
+    [ATTEMPT_TIMEOUT] = {RETRY_NO, RETRY_NO},
+    [ATTEMPT_PROTOCOL] = {RETRY_NO, RETRY_NO},
+};
+static_assert(array_count(verdicts) == ATTEMPT_FAILURE_COUNT, "every failure is in the table");
+
+/* One retry is allowed and nothing was lost but what the failure itself says. */
+static struct retry_history free_history(void)
+{
+    return (struct retry_history){
+        .retry_count = 0, .retry_count_max = 3, .has_other_worker = true, .has_budget = true};
+}
+
+TestSuite(retry, .fini = leak_check);
+
+Test(retry, every_failure_has_its_verdict)
+{
+    for (int failure = 0; failure < ATTEMPT_FAILURE_COUNT; failure++) {
+        struct retry_history history = free_history();
+
+        cr_assert(eq(int, retry_decide((enum attempt_failure)failure, &history),
+                     verdicts[failure].with_other_worker),
+                  "%d", failure);
+        history.has_other_worker = false;
+        cr_assert(
+            eq(int, retry_decide((enum attempt_failure)failure, &history), verdicts[failure].alone),
+            "%d, alone", failure);
+    }
+}
+
+Test(retry, whatever_failed_nothing_is_retried_once_history_forbids_it)
+{
+    for (int failure = 0; failure < ATTEMPT_FAILURE_COUNT; failure++) {
+        for (unsigned bits = 0; bits < 64; bits++) {
+            struct retry_history history = {
+                .retry_count = bits & 1 ? 3 : 2,
+                .retry_count_max = 3,
+                .death_count = bits & 2 ? 2 : 1,
+                .has_answered = (bits & 4) != 0,
+                .has_other_worker = (bits & 8) != 0,
+                .has_budget = (bits & 16) == 0,
+            };
+            bool is_forbidden = (bits & (1 | 2 | 4 | 16)) != 0;
+            enum retry_verdict allowed = history.has_other_worker
+                                             ? verdicts[failure].with_other_worker
+                                             : verdicts[failure].alone;
+
+            cr_assert(eq(int, retry_decide((enum attempt_failure)failure, &history),
+                         is_forbidden ? RETRY_NO : allowed),
+                      "failure %d, history %u", failure, bits);
+        }
+    }
+}
+
+Test(retry, a_maximum_of_none_is_none)
+{
+    struct retry_history history = free_history();
+    history.retry_count_max = 0;
+
+    cr_assert(eq(int, retry_decide(ATTEMPT_CONNECT_FAILED, &history), RETRY_NO));
+}
+
+Test(retry, a_query_of_death_meets_two_workers_and_no_third)
+{
+    struct retry_history history = free_history();
+    uint32_t attempt_count = 1;
+
+    for (;;) {
+        history.death_count++;
+        if (retry_decide(ATTEMPT_DIED, &history) == RETRY_NO)
+            break;
+        history.retry_count++;
+        attempt_count++;
+    }
+
+    cr_assert(eq(u32, attempt_count, 2));
+}
+
+Test(retry, a_full_budget_pays_for_its_size_and_no_more)
+{
+    struct retry_budget budget;
+    uint32_t spent = 0;
+    retry_budget_init(&budget);
+
+    for (; retry_budget_has(&budget); spent++)
+        retry_budget_spend(&budget);
+
+    cr_assert(eq(u32, spent, RETRY_BUDGET_TOKENS_MAX));
+}
+
+Test(retry, ten_requests_earn_one_retry)
+{
+    struct retry_budget budget;
+    retry_budget_init(&budget);
+    while (retry_budget_has(&budget))
+        retry_budget_spend(&budget);
+
+    for (int i = 0; i < 9; i++) {
+        retry_budget_earn(&budget);
+        cr_assert(not(retry_budget_has(&budget)), "%d", i);
+    }
+    retry_budget_earn(&budget);
+    retry_budget_earn(&budget); /* 0.1 has no exact double: the eleventh is certain */
+
+    cr_assert(retry_budget_has(&budget));
+}
+
+Test(retry, a_budget_saves_no_more_than_its_size)
+{
+    struct retry_budget budget;
+    uint32_t spent = 0;
+    retry_budget_init(&budget);
+
+    for (int i = 0; i < 100000; i++)
+        retry_budget_earn(&budget);
+    for (; retry_budget_has(&budget); spent++)
+        retry_budget_spend(&budget);
+
+    cr_assert(eq(u32, spent, RETRY_BUDGET_TOKENS_MAX));
+}
+
+Test(retry, spending_what_is_not_there_is_a_bug, .signal = SIGABRT)
+{
+    struct retry_budget budget = {0};
+
+    retry_budget_spend(&budget);
+}
