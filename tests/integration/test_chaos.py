@@ -2,6 +2,7 @@
 """Streams killed and aborted at random stages: nothing is left over, and each is told of once."""
 
 import random
+import signal
 import threading
 
 import pytest
@@ -83,9 +84,12 @@ def misbehave(router, seed, number):
                        stream=choose.random() < 0.8)
     raw = request_bytes("POST", api.path, body, {"X-Request-Id": f"chaos-{number}"},
                         framing=choose.choice(["length", "chunked"]))
-    client = router.connect()
     stage = choose.randrange(6)
     how = choose.choice(["fin", "rst"])
+    try:
+        client = router.connect()
+    except OSError:
+        return  # the router has stopped listening
     try:
         if stage == 0:
             client.send(raw[: choose.randrange(raw.index(b"\r\n\r\n") + 4, len(raw))])
@@ -169,3 +173,21 @@ def test_workers_killed_and_started_again_under_load(start_router, start_fleet):
 
     assert len(statuses) > 20
     assert set(statuses) == {200}
+
+
+def test_a_drain_in_the_middle_of_it_ends_well(start_router, start_fleet):
+    fleet = start_fleet(3)
+    router = start_router(fleet, "--upstream-idle-ms", 300, "--drain-ms", 200)
+    fleet.handle_with(RandomWorker(4))
+    threads = [threading.Thread(target=misbehave, args=(router, 4, number))
+               for number in range(STREAMS)]
+    for thread in threads:
+        thread.start()
+    router.log.wait_count("request", STREAMS // 5)
+
+    router.signal(signal.SIGTERM)
+
+    assert router.wait_exit() == 0
+    for thread in threads:
+        thread.join()
+    assert "internal" not in {line["end"] for line in router.log.find("request")}
