@@ -18,6 +18,7 @@ elseif(LLHTTP_INCLUDE AND EXISTS /usr/share/llhttp/llhttp.c)
     add_library(samovar_llhttp STATIC /usr/share/llhttp/api.c /usr/share/llhttp/http.c
                                       /usr/share/llhttp/llhttp.c)
     target_include_directories(samovar_llhttp SYSTEM PUBLIC ${LLHTTP_INCLUDE})
+    target_compile_definitions(samovar_llhttp PUBLIC LLHTTP_STRICT_MODE=1)
     target_compile_options(samovar_llhttp PRIVATE -w)
 else()
     message(FATAL_ERROR "llhttp not found: apt-get install libllhttp-dev (Debian 13) or "

@@ -143,6 +143,14 @@ static const struct http_fault *target_is_origin_form(const struct http_head *he
     return NULL;
 }
 
+static const struct http_fault *status_has_a_meaning(const struct http_head *head)
+{
+    static const struct http_fault fault = {502, "upstream_protocol_error",
+                                            "The status is not between 200 and 599."};
+
+    return head->status < 200 || head->status > 599 ? &fault : NULL;
+}
+
 static guard_rule *const request_rules[] = {
     names_are_plain,       values_have_no_controls, framing_is_single,
     encoding_is_chunked,   length_is_decimal,       host_is_one,
@@ -150,6 +158,7 @@ static guard_rule *const request_rules[] = {
 };
 
 static guard_rule *const answer_rules[] = {
+    status_has_a_meaning,
     values_have_no_controls,
     framing_is_single,
     encoding_is_chunked,
