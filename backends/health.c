@@ -71,6 +71,8 @@ static void begin_round(uv_timer_t *timer);
 
 /* What one round found out: the streaks of the worker and its state are changed here only. */
 
+/* Busy, not dead: probes that are late or answered 5xx do not count. A refused connection is no
+ * sign of being busy. */
 static bool is_making_progress(const struct probe *probe, uint64_t now_ms)
 {
     const struct worker *worker = probe->worker;
@@ -145,7 +147,7 @@ static void judge(struct probe *probe, enum probe_result result)
         if (may_come_up(worker, config->pass_count))
             move(probe, WORKER_UP, now_ms);
     } else if (worker->state == WORKER_UP && worker->probe_streak >= config->fail_count &&
-               !is_making_progress(probe, now_ms)) {
+               (result == PROBE_REFUSED || !is_making_progress(probe, now_ms))) {
         move(probe, WORKER_DOWN, now_ms);
     }
 }
@@ -287,8 +289,9 @@ static void on_models(void *ctx, int error, int status, struct slice body)
     probe->fetch = NULL;
     if (error == -ECANCELED)
         return;
+    /* An empty list is that of an engine which still loads: it is asked again next round. */
     is_learned = error == 0 && status == 200 &&
-                 worker_set_learn_models(health->set, probe->worker, body) >= 0;
+                 worker_set_learn_models(health->set, probe->worker, body) > 0;
     if (is_learned) {
         probe->models_due_ms = clock_now_ms() + health->config.models_interval_ms;
         tell_report(probe);

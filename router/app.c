@@ -32,6 +32,7 @@ enum {
     MODELS_INTERVAL_MS = 30000,
     PROGRESS_MS = 10000,
     CLIENT_LINGER_MS = 2000,
+    CLIENT_HANGUP_MS = 40, /* with the tick: a client that left is noticed within 100 ms */
     ANSWER_HEAD_BYTES_MAX = 64 * 1024,
     LAG_PERIOD_MS = 100,
     DRAIN_CHECK_MS = 20,
@@ -260,6 +261,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
                 [RELAY_WAIT_CLIENT_IDLE] = options->client_idle_ms,
                 [RELAY_WAIT_CLIENT_STALL] = options->client_stall_ms,
                 [RELAY_WAIT_CLIENT_LINGER] = CLIENT_LINGER_MS,
+                [RELAY_WAIT_CLIENT_HANGUP] = CLIENT_HANGUP_MS,
                 [RELAY_WAIT_CONNECT] = options->connect_ms,
                 [RELAY_WAIT_UPSTREAM_HEADER] = options->upstream_header_ms,
                 [RELAY_WAIT_UPSTREAM_IDLE] = options->upstream_idle_ms,

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,7 +24,7 @@
  *
  * The socket is read in every state, so that a client that leaves is seen at once; a FIN while its
  * request is complete counts as leaving. Bytes of later requests wait in ahead, up to a limit
- * where reading stops.
+ * where reading stops; from there on the kernel is asked now and then whether the client left.
  *
  * An answer ends before or after its request does; one that ends before (a refusal) makes the
  * connection the last of its kind, since where the next request begins is not known.
@@ -94,6 +95,7 @@ static void close_conn(struct client_conn *conn)
         return;
     move(conn, CLIENT_EVENT_CLOSE);
     deadline_disarm(&conn->deadline);
+    deadline_disarm(&conn->hangup);
     list_remove(&conn->relay->clients, &conn->in_clients);
     conn->relay->stats.client_connections = conn->relay->clients.count;
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
@@ -597,7 +599,21 @@ static void keep_ahead(struct client_conn *conn, struct slice bytes)
     if (buf_len(&conn->ahead) >= AHEAD_BYTES_MAX && conn->is_reading) {
         uv_read_stop((uv_stream_t *)&conn->tcp);
         conn->is_reading = false;
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_HANGUP, &conn->hangup);
     }
+}
+
+void client_conn_check_hangup(struct deadline *hangup)
+{
+    struct client_conn *conn = container_of(hangup, struct client_conn, hangup);
+    struct pollfd look = {.events = POLLRDHUP};
+
+    if (conn->is_reading || uv_fileno((uv_handle_t *)&conn->tcp, &look.fd) < 0)
+        return;
+    if (poll(&look, 1, 0) > 0)
+        lose_client(conn, END_CLIENT_ABORT);
+    else
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_HANGUP, &conn->hangup);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
@@ -668,6 +684,7 @@ static struct client_conn *create(struct relay *relay, const struct endpoint_tab
     }
     list_node_init(&conn->in_clients);
     deadline_init(&conn->deadline);
+    deadline_init(&conn->hangup);
     buf_init(&conn->ahead, AHEAD_BYTES_MAX + IO_READ_BYTES);
     return conn;
 }

@@ -61,11 +61,12 @@ struct client_conn {
     const struct endpoint_table *endpoints;
     enum client_state state;
     struct http_reader *reader;
-    const struct http_head *head;    /* of the current request; NULL before and after */
-    struct exchange *exchange;       /* that answers the current request, or NULL */
-    struct buf ahead;                /* bytes of requests behind the current one (pipelining) */
-    struct deadline deadline;        /* of the one wait that its state has */
-    size_t queued_bytes;             /* written, not yet taken by the kernel */
+    const struct http_head *head; /* of the current request; NULL before and after */
+    struct exchange *exchange;    /* that answers the current request, or NULL */
+    struct buf ahead;             /* bytes of requests behind the current one (pipelining) */
+    struct deadline deadline;     /* of the one wait that its state has */
+    struct deadline hangup;       /* armed while it is not read: see client_conn_check_hangup() */
+    size_t queued_bytes;          /* written, not yet taken by the kernel */
     const struct endpoint *endpoint; /* that serves the current request; NULL: see refusal */
     struct slice endpoint_rest;      /* of its path, behind a prefix */
     int refusal;                     /* an enum endpoint_match: why endpoint is NULL */
@@ -132,5 +133,8 @@ void client_conn_kill(struct client_conn *conn);
 
 /* One of its waits is over (io_deadlines). */
 void client_conn_expired(struct deadline *deadline);
+
+/* Time to look whether a client that is not being read has left. */
+void client_conn_check_hangup(struct deadline *hangup);
 
 #endif
