@@ -2,6 +2,7 @@
 """What the router refuses itself: the right status, a reason to act on, never a worker asked."""
 
 import json
+import resource
 
 import pytest
 
@@ -332,3 +333,24 @@ def test_more_clients_than_allowed_are_turned_away_and_counted(start_router, sta
     kept[0].close()
     wait_until(lambda: router.metric_sum("samovar_router_client_connections") < 3, "room")
     assert router.get("/health").status == 200
+
+
+def test_without_descriptors_it_neither_spins_nor_blames_its_workers(start_router, start_worker):
+    worker = start_worker()
+    worker.handler = lambda request: request.answer(CHAT.answer())
+    router = start_router([worker], "--probe-interval-ms", 20)
+    soft, hard = resource.prlimit(router.pid, resource.RLIMIT_NOFILE)
+    room = router.open_descriptors() + 3
+    resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (room, hard))
+    clients = [router.connect() for _ in range(20)]  # most of them only reach the backlog
+    before_s = router.cpu_seconds()
+    for client in clients:
+        client.wait_readable(0.02)  # the pace of several probes; nobody says anything
+
+    assert router.cpu_seconds() - before_s < 0.2
+    assert not router.log.find("worker_state", state="down")
+    for client in clients:
+        client.close()
+    resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    wait_until(lambda: router.open_descriptors() < room, "descriptors are free again")
+    assert router.post(CHAT, CHAT.request()).status == 200
