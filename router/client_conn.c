@@ -32,7 +32,7 @@
 enum {
     HEAD_BYTES_MAX = 32 * 1024,
     TARGET_BYTES_MAX = 8 * 1024,
-    AHEAD_BYTES_MAX = 64 * 1024, /* at most one read more than this is kept */
+    AHEAD_BYTES_MAX = 512 * 1024, /* at most one read more than this is kept */
     ANSWER_HEAD_BYTES_MAX = 4096,
     ERROR_BODY_BYTES_MAX = 16 * 1024,
     NEAR_MODEL_COUNT = 3,

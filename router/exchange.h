@@ -55,7 +55,6 @@ int exchange_state_after(enum exchange_state state, enum exchange_event event);
 enum {
     EXCHANGE_TRIED_COUNT_MAX = 17,             /* retry-count-max is at most 16 */
     EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20,  /* of an unstreamed answer kept to be read */
-    EXCHANGE_OUT_SLICE_COUNT_MAX = 48,         /* pieces of one write to the client */
     EXCHANGE_PROMPT_BLOCK_COUNT_MAX = 1 << 18, /* 64 MiB of text */
 };
 
@@ -125,10 +124,7 @@ struct exchange {
     struct stream_filter filter;
     struct buf answer_body; /* of an unstreamed answer, to be read at its end */
     struct buf head;        /* the client's head, until the next write */
-    struct slice out[EXCHANGE_OUT_SLICE_COUNT_MAX];
-    unsigned out_count;
-    size_t out_bytes;
-    uint64_t batch_us; /* when the bytes being relayed came; 0: not measured */
+    uint64_t batch_us;      /* when the bytes being relayed came; 0: not measured */
 };
 
 /* For a request whose head is read. NULL: no memory. */

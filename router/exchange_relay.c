@@ -16,7 +16,7 @@
  * DESIGN
  *
  * One read from the worker becomes one gathered write to the client: while the read is parsed,
- * body pieces are only noted (exchange->out points into the read buffer); when it is used up, they
+ * body pieces are only noted (relay->out points into the read buffer); when it is used up, they
  * leave together, within one chunk frame. Nothing is copied but what the client's socket does not
  * take. An event is read (usage, end, text for the next turn's names) as it passes.
  */
@@ -27,21 +27,21 @@
 /* Writes the head, if it is due, and what was noted, as one chunk where the client needs chunks. */
 static void flush(struct exchange *exchange, bool is_end)
 {
-    struct slice pieces[EXCHANGE_OUT_SLICE_COUNT_MAX + 3];
+    struct slice pieces[RELAY_OUT_SLICE_COUNT_MAX + 3];
     char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
+    struct relay_out *out = &exchange->relay->out;
     unsigned count = 0;
 
     if (buf_len(&exchange->head) > 0)
         pieces[count++] = buf_slice(&exchange->head);
-    if (exchange->out_bytes > 0 && exchange->is_chunked)
-        pieces[count++] =
-            slice_of(chunk_head, http_write_chunk_head(chunk_head, exchange->out_bytes));
-    for (unsigned i = 0; i < exchange->out_count; i++)
-        pieces[count++] = exchange->out[i];
-    if (exchange->is_chunked && (exchange->out_bytes > 0 || is_end)) {
+    if (out->bytes > 0 && exchange->is_chunked)
+        pieces[count++] = slice_of(chunk_head, http_write_chunk_head(chunk_head, out->bytes));
+    for (unsigned i = 0; i < out->count; i++)
+        pieces[count++] = out->slices[i];
+    if (exchange->is_chunked && (out->bytes > 0 || is_end)) {
         struct slice closing = SLICE("\r\n0\r\n\r\n");
 
-        if (exchange->out_bytes == 0)
+        if (out->bytes == 0)
             closing = slice_skip(closing, 2);
         pieces[count++] = is_end ? closing : slice_of(closing.ptr, 2);
     }
@@ -49,20 +49,21 @@ static void flush(struct exchange *exchange, bool is_end)
         client_conn_write(exchange->client, pieces, count) < 0)
         exchange->is_client_lost = true;
     buf_clear(&exchange->head);
-    exchange->out_count = 0;
-    exchange->out_bytes = 0;
+    out->count = 0;
+    out->bytes = 0;
 }
 
 static int note_out(void *ctx, struct slice bytes)
 {
     struct exchange *exchange = ctx;
+    struct relay_out *out = &exchange->relay->out;
     bool is_in_piece = bytes.ptr >= exchange->filter.piece.ptr &&
                        bytes.ptr < exchange->filter.piece.ptr + exchange->filter.piece.len;
 
-    exchange->out[exchange->out_count++] = bytes;
-    exchange->out_bytes += bytes.len;
+    out->slices[out->count++] = bytes;
+    out->bytes += bytes.len;
     /* What the filter held back lives only until this returns. */
-    if (exchange->out_count == EXCHANGE_OUT_SLICE_COUNT_MAX || (exchange->is_sse && !is_in_piece))
+    if (out->count == RELAY_OUT_SLICE_COUNT_MAX || (exchange->is_sse && !is_in_piece))
         flush(exchange, false);
     return 0;
 }

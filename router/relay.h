@@ -37,6 +37,16 @@ enum relay_wait {
     RELAY_WAIT_COUNT
 };
 
+enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
+
+/* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between
+ * batches, so that all exchanges share it. */
+struct relay_out {
+    struct slice slices[RELAY_OUT_SLICE_COUNT_MAX];
+    unsigned count;
+    size_t bytes;
+};
+
 struct relay_config {
     uint64_t wait_ms[RELAY_WAIT_COUNT];
     uint64_t body_bytes_max;
@@ -64,6 +74,7 @@ struct relay {
     struct list clients;    /* open client connections */
     bool is_draining;       /* no new request; running ones finish */
     double tokens_per_byte; /* learned from usage; of all models together */
+    struct relay_out out;
     /* Scratch of one choice, too large for the stack. */
     struct worker_view views[WORKER_COUNT_MAX];
     struct route_terms terms[WORKER_COUNT_MAX];

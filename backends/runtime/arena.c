@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-enum { ARENA_CHUNK_BYTES = 4096 - 16 }; /* malloc's own header keeps it within a page */
+/* The first chunk is small, since thousands of idle streams keep theirs; then they double. Less
+ * malloc's own header, so that the largest stay within a page. */
+enum { ARENA_CHUNK_BYTES_MIN = 512 - 16, ARENA_CHUNK_BYTES_MAX = 4096 - 16 };
 
 struct arena_chunk {
     struct arena_chunk *next;
@@ -19,10 +21,19 @@ void arena_init(struct arena *arena, size_t bytes_max)
     *arena = (struct arena){.bytes_max = bytes_max};
 }
 
+static size_t chunk_bytes_after(const struct arena_chunk *newest)
+{
+    size_t bytes = ARENA_CHUNK_BYTES_MIN;
+
+    if (newest != NULL)
+        bytes = 2 * (newest->size + sizeof *newest);
+    return bytes < ARENA_CHUNK_BYTES_MAX ? bytes : ARENA_CHUNK_BYTES_MAX;
+}
+
 static struct arena_chunk *add_chunk(struct arena *arena, size_t size)
 {
     size_t left = arena->bytes_max - arena->bytes;
-    size_t chunk_size = ARENA_CHUNK_BYTES - sizeof(struct arena_chunk);
+    size_t chunk_size = chunk_bytes_after(arena->chunks) - sizeof(struct arena_chunk);
     struct arena_chunk *chunk;
 
     if (size > left)

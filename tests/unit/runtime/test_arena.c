@@ -51,7 +51,7 @@ Test(arena, the_limit_refuses_and_what_was_given_stays_good)
     struct slice kept = arena_copy(&arena, SLICE("kept"));
 
     void *refused = arena_alloc(&arena, 10001);
-    void *refused_in_a_new_chunk = arena_alloc(&arena, 9000);
+    void *refused_in_a_new_chunk = arena_alloc(&arena, 9990);
 
     cr_assert(eq(ptr, refused, NULL));
     cr_assert(eq(ptr, refused_in_a_new_chunk, NULL));
