@@ -3,6 +3,7 @@
 
 import json
 import resource
+import time
 
 import pytest
 
@@ -344,10 +345,9 @@ def test_without_descriptors_it_neither_spins_nor_blames_its_workers(start_route
     resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (room, hard))
     clients = [router.connect() for _ in range(20)]  # most of them only reach the backlog
     before_s = router.cpu_seconds()
-    for client in clients:
-        client.wait_readable(0.02)  # the pace of several probes; nobody says anything
+    time.sleep(0.3)  # ten probes long: what must not happen has no event to wait for
 
-    assert router.cpu_seconds() - before_s < 0.2
+    assert router.cpu_seconds() - before_s < 0.15
     assert not router.log.find("worker_state", state="down")
     for client in clients:
         client.close()
