@@ -37,6 +37,7 @@ enum {
     ERROR_BODY_BYTES_MAX = 16 * 1024,
     NEAR_MODEL_COUNT = 3,
     MODEL_SHOWN_BYTES = 128,
+    JOINED_BYTES_MAX = 2048, /* up to here one write() of a copy costs less than a writev() */
     WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
@@ -194,10 +195,19 @@ static int queue_rest(struct client_conn *conn, const uv_buf_t *left, unsigned c
     return 0;
 }
 
+static void join(char *joined, const uv_buf_t *pieces, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(joined, pieces[i].base, pieces[i].len);
+        joined += pieces[i].len;
+    }
+}
+
 int client_conn_write(struct client_conn *conn, const struct slice *slices, unsigned count)
 {
     uv_buf_t pieces[WRITE_SLICE_COUNT_MAX];
     uv_buf_t *left = pieces;
+    char joined[JOINED_BYTES_MAX];
     size_t len = 0;
 
     assert(count <= WRITE_SLICE_COUNT_MAX);
@@ -206,6 +216,11 @@ int client_conn_write(struct client_conn *conn, const struct slice *slices, unsi
     for (unsigned i = 0; i < count; i++) {
         pieces[i] = io_buf(slices[i]);
         len += slices[i].len;
+    }
+    if (count > 1 && len <= sizeof joined) {
+        join(joined, pieces, count);
+        pieces[0] = uv_buf_init(joined, (unsigned)len);
+        count = 1;
     }
     conn->record.bytes_out += len;
     conn->relay->stats.client_sent_bytes_total += len;

@@ -54,7 +54,14 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
 
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline)
 {
-    deadline_arm(deadline, &relay->waits[wait].list, io_loop_now_ms(relay->io));
+    struct deadline_list *list = &relay->waits[wait].list;
+    uint64_t now_ms = io_loop_now_ms(relay->io);
+
+    /* Renewed within the same tick, as for each event of a stream: its place in the list is good
+     * enough, and its neighbours' memory stays untouched. */
+    if (deadline->list == list && deadline->expires_ms + IO_TICK_MS > now_ms + list->duration_ms)
+        return;
+    deadline_arm(deadline, list, now_ms);
 }
 
 const char *relay_wait_name(enum relay_wait wait)
