@@ -4,25 +4,7 @@
 
 #include <assert.h>
 
-#include "backends/http/worker_pool.h"
-#include "router/client_conn.h"
-#include "router/exchange.h"
-
 #define TOKENS_PER_BYTE_DEFAULT 0.25 /* English text; learned from the first answers on */
-
-static io_expired_fn *const on_expired[] = {
-    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
-    [RELAY_WAIT_CONNECT] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
-    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
-};
-static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
 
 static const char *const wait_names[] = {
     [RELAY_WAIT_CLIENT_HEADER] = "client-header-ms",
@@ -38,12 +20,12 @@ static const char *const wait_names[] = {
 };
 static_assert(array_count(wait_names) == RELAY_WAIT_COUNT, "every wait has a name");
 
-void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config, uint64_t seed)
+void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config,
+                io_expired_fn *const on_expired[RELAY_WAIT_COUNT])
 {
     memset(relay, 0, sizeof *relay);
     relay->io = io;
     relay->config = config;
-    relay->id_state = seed;
     relay->tokens_per_byte = TOKENS_PER_BYTE_DEFAULT;
     list_init(&relay->clients);
     router_stats_init(&relay->stats);

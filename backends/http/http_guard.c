@@ -158,11 +158,8 @@ static guard_rule *const request_rules[] = {
 };
 
 static guard_rule *const answer_rules[] = {
-    status_has_a_meaning,
-    values_have_no_controls,
-    framing_is_single,
-    encoding_is_chunked,
-    length_is_decimal,
+    status_has_a_meaning, values_have_no_controls, framing_is_single,
+    encoding_is_chunked,  length_is_decimal,
 };
 
 /* The state behind byte, or -1 where it may not come. */
