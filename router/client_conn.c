@@ -10,7 +10,6 @@
 
 #include "backends/runtime/clock.h"
 #include "router/api/openai_error.h"
-#include "router/client_answer.h"
 #include "router/endpoint.h"
 #include "router/relay.h"
 

@@ -23,6 +23,7 @@
 struct client_conn;
 struct endpoint;
 struct endpoint_table;
+struct openai_error;
 struct relay;
 
 enum client_state {
@@ -107,6 +108,38 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
 
 /* An answer of our own begins: before the request's end it is a refusal. */
 void client_conn_begin_answer(struct client_conn *conn);
+
+/* Answers that the router gives itself: client_conn_answer.c. Each ends the current request. */
+
+/* One answer of our own. */
+struct client_answer {
+    int status;
+    const char *content_type;
+    struct slice body;
+    const char *allow;      /* for 405 */
+    uint32_t retry_after_s; /* 0: no header */
+    bool should_not_retry;  /* x-should-retry: false */
+    bool must_close;        /* the rest of the request cannot be read */
+};
+
+/* Answers the current request and ends it with reason. */
+void client_conn_answer(struct client_conn *conn, const struct client_answer *answer,
+                        enum end_reason reason);
+
+/* The same with an OpenAI error object; its fields and more's must outlive the call. */
+void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
+                              const struct client_answer *more, enum end_reason reason);
+
+/* The same with 404 for a model that nobody serves, naming near ones. */
+void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
+
+/* Refuses the current request: counted under reject, then answered. more may be NULL. */
+void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
+                        const struct openai_error *error, const struct client_answer *more);
+
+/* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
+void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
+                            enum end_reason reason);
 
 /* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,

@@ -9,7 +9,6 @@
 #include "backends/http/http_writer.h"
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
-#include "router/client_answer.h"
 #include "router/client_conn.h"
 #include "router/relay.h"
 

@@ -7,7 +7,6 @@
 #include "backends/runtime/log.h"
 #include "backends/runtime/must_check.h"
 #include "router/api/openai_error.h"
-#include "router/client_answer.h"
 #include "router/client_conn.h"
 #include "router/relay.h"
 

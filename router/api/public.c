@@ -5,7 +5,6 @@
 #include "backends/json/json_write.h"
 #include "backends/runtime/must_check.h"
 #include "router/api/openai_error.h"
-#include "router/client_answer.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
 #include "router/relay.h"

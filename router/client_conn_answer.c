@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/client_answer.h"
+#include "router/client_conn.h"
 
 #include <string.h>
 
@@ -8,7 +8,6 @@
 #include "backends/runtime/buf.h"
 #include "backends/worker_set.h"
 #include "router/api/openai_error.h"
-#include "router/client_conn.h"
 #include "router/relay.h"
 
 enum {
