@@ -154,10 +154,10 @@ static void count_attempt(struct exchange *exchange)
     worker->own.in_flight++;
     worker->own.queued_tokens += exchange->queued_tokens;
     exchange->is_counted = true;
-    residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
-                          exchange->block_count,
-                          tokens_of(exchange, exchange->prompt_bytes) /
-                              (double)(exchange->prompt_bytes > 0 ? exchange->prompt_bytes : 1));
+    if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
+        residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
+                              exchange->block_count,
+                              exchange->prompt_tokens / (double)exchange->prompt_bytes);
 }
 
 static void name_attempt(struct exchange *exchange)

@@ -10,7 +10,7 @@ import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, head_bytes, request_bytes
 from peers.meanwhile import meanwhile
-from peers.openai_api import CHAT, DONE, USAGE_ASK, sse
+from peers.openai_api import CHAT, COMPLETIONS, DONE, USAGE_ASK, sse
 from peers.process import is_sanitized
 
 # Legal JSON that no encoder writes: who re-encodes it is found out.
@@ -595,6 +595,21 @@ def test_trailers_of_an_answer_are_dropped(router, worker):
     client.post(CHAT, CHAT.request())
     worker.expect().answer(CHAT.answer())
     assert client.answer().read_all() == CHAT.answer()
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], [""], ["", ""]], ids=json.dumps)
+def test_a_prompt_of_nothing_is_the_engines_to_judge(router, worker, prompt):
+    client = router.connect()
+    body = json.dumps({"model": "tiny", "prompt": prompt}).encode()
+    client.post(COMPLETIONS, body)
+
+    if prompt == []:
+        assert client.answer().status == 400  # no prompt at all
+        return
+    request = worker.expect()
+    assert request.body() == body
+    request.answer(COMPLETIONS.answer())
+    assert client.answer().read_all() == COMPLETIONS.answer()
 
 
 def test_an_error_event_of_the_engine_passes_as_it_is(router, worker):
