@@ -22,7 +22,9 @@
  *
  * The socket is read in every state, so that a client that leaves is seen at once; a FIN while its
  * request is complete counts as leaving. Bytes of later requests wait in ahead, up to a limit
- * where reading stops; from there on the kernel is asked now and then whether the client left.
+ * where reading stops; from there on the kernel is asked now and then whether the client left. They
+ * wait for the current answer's end, and while the client leaves too much of the answers it has
+ * got: else one that asks on and never reads would be answered into memory without end.
  *
  * An answer ends before or after its request does; one that ends before (a refusal) makes the
  * connection the last of its kind, since where the next request begins is not known.
@@ -55,6 +57,7 @@ struct client_write { /* bytes that the kernel did not take at once */
 };
 
 static void feed(struct client_conn *conn, struct slice bytes);
+static void feed_ahead(struct client_conn *conn);
 
 int client_state_after(enum client_state state, enum client_event event)
 {
@@ -145,6 +148,18 @@ static void flushed(struct client_conn *conn)
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_LINGER, &conn->deadline);
 }
 
+/* Arms the wait that a state has which waits for the client alone: to take what is queued, or else
+ * to ask again. */
+static void wait_for_client(struct client_conn *conn)
+{
+    if (conn->queued_bytes > 0)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
+    else if (conn->state == CLIENT_IDLE)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    else
+        deadline_disarm(&conn->deadline);
+}
+
 static void on_written(uv_write_t *write, int status)
 {
     struct client_write *written = container_of(write, struct client_write, write);
@@ -158,14 +173,16 @@ static void on_written(uv_write_t *write, int status)
         lose_client(conn, END_CLIENT_ABORT);
         return;
     }
-    if (conn->queued_bytes > 0)
-        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
-    else if (conn->state == CLIENT_ANSWERING)
-        deadline_disarm(&conn->deadline);
+    if (conn->state != CLIENT_READING)
+        wait_for_client(conn);
     if (conn->queued_bytes == 0 && conn->state == CLIENT_FLUSHING)
         flushed(conn);
-    else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL)
+    else if (conn->queued_bytes > CLIENT_QUEUE_LOW_BYTES)
+        return;
+    else if (conn->work != NULL)
         conn->endpoint->handler->on_drained(conn->work);
+    else if (conn->state == CLIENT_IDLE && buf_len(&conn->ahead) > 0)
+        feed_ahead(conn);
 }
 
 /* Copies what is left, since its memory is the caller's, and queues it. */
@@ -283,7 +300,7 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     forget_request(conn);
     move(conn, CLIENT_EVENT_ANSWER_END);
     http_reader_next(conn->reader);
-    relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    wait_for_client(conn);
     if (conn->ahead.bytes != NULL && !conn->is_in_feed)
         feed_ahead(conn);
 }
@@ -452,7 +469,7 @@ static const struct http_reader_callbacks reader_callbacks = {on_head, on_body, 
 /* The request is complete. */
 static void answer_request(struct client_conn *conn)
 {
-    deadline_disarm(&conn->deadline);
+    wait_for_client(conn); /* answers to earlier requests may still be queued */
     if (conn->endpoint == NULL) {
         refuse_target(conn);
         return;
@@ -511,6 +528,20 @@ void client_conn_check_hangup(struct deadline *hangup)
         relay_wait(conn->relay, RELAY_WAIT_CLIENT_HANGUP, &conn->hangup);
 }
 
+/* What comes is read as a request; never before what is kept. */
+static bool takes_bytes(const struct client_conn *conn)
+{
+    return conn->state == CLIENT_READING ||
+           (conn->state == CLIENT_IDLE && buf_len(&conn->ahead) == 0 &&
+            !client_conn_is_congested(conn));
+}
+
+/* What comes is kept, to be read as a request later. */
+static bool has_more_requests(const struct client_conn *conn)
+{
+    return conn->state == CLIENT_IDLE || conn->state == CLIENT_ANSWERING;
+}
+
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 
 static void feed(struct client_conn *conn, struct slice bytes)
@@ -518,11 +549,11 @@ static void feed(struct client_conn *conn, struct slice bytes)
     assert(!conn->is_in_feed);
 
     conn->is_in_feed = true;
-    while (bytes.len > 0 && (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING))
+    while (bytes.len > 0 && takes_bytes(conn))
         bytes = feed_request(conn, bytes);
     conn->is_in_feed = false;
 
-    if (bytes.len > 0 && conn->state == CLIENT_ANSWERING) {
+    if (bytes.len > 0 && has_more_requests(conn)) {
         keep_ahead(conn, bytes);
     } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
         if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
@@ -551,9 +582,9 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     }
     conn->relay->stats.client_received_bytes_total += (uint64_t)count;
     bytes = slice_of(buffer->base, (size_t)count);
-    if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
+    if (takes_bytes(conn))
         feed(conn, bytes);
-    else if (conn->state == CLIENT_ANSWERING)
+    else if (has_more_requests(conn))
         keep_ahead(conn, bytes);
 }
 
