@@ -28,7 +28,7 @@ enum { CAPACITY_TOKENS_DEFAULT = 131072, NODE_COUNT_MIN = 64, EVICTED_PER_REFUSA
 static const uint32_t NONE = UINT32_MAX;
 
 struct guess_node {
-    uint64_t hash;
+    uint64_t hash;  /* 0: the node is free */
     uint32_t newer; /* NONE: the newest */
     uint32_t older; /* NONE: the oldest; in the free list: the next free one */
     uint64_t tokens_milli;
@@ -112,7 +112,7 @@ static uint32_t take_node(struct guess_worker *of)
 
 static void give_node(struct guess_worker *of, uint32_t at)
 {
-    of->nodes[at].older = of->free;
+    of->nodes[at] = (struct guess_node){.older = of->free};
     of->free = at;
 }
 
@@ -325,6 +325,11 @@ void residency_guess_extend(struct residency_guess *guess, uint32_t worker, stru
 
         if (at == NONE)
             break; /* nothing behind it would ever be matched */
+        if (newer != NONE && of->nodes[newer].hash == 0) {
+            link_newest(of, at); /* its parent made room for it: it is of no use either */
+            forget_node(guess, worker, at);
+            break;
+        }
         if (newer != NONE)
             link_older(of, at, newer);
         else

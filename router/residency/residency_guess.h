@@ -3,9 +3,8 @@
 /*
  * residency_guess: believes that a worker still holds what we sent it, as far back as its cache
  * reaches. Keeps per worker a least-recently-used order over blocks, bounded by that worker's own
- * cache size in tokens, and writes what it believes into a residency_index. A prompt is pending
- * from the choice until its first answer byte: a hit, but one queued behind its maker.
- * Pure; loop thread only.
+ * cache size in tokens, and writes what it believes into a residency_index. A prompt counts from the
+ * choice on; that it is still being made shows in its worker's own load. Pure; loop thread only.
  */
 #ifndef ROUTER_RESIDENCY_RESIDENCY_GUESS_H
 #define ROUTER_RESIDENCY_RESIDENCY_GUESS_H
@@ -21,7 +20,7 @@ struct residency_guess;
 struct residency_guess_stats {
     uint64_t block_count;     /* believed, all workers */
     uint64_t evicted_total;   /* pushed out by newer ones */
-    uint64_t corrected_total; /* dropped because an answer's cached_tokens was less than believed */
+    uint64_t corrected_total; /* dropped because the attempt that was to bring them failed */
 };
 
 /* Borrows index until destroy, which leaves in it what was believed. NULL: no memory. */
@@ -33,9 +32,8 @@ void residency_guess_destroy(struct residency_guess *guess);
 void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker, uint64_t tokens);
 
 /*
- * worker was sent a prompt (or has answered, and blocks is the prompt continued by the answer):
- * each block is now its most recent, the first more recent than the last, as engines free from the
- * tail. tokens_per_byte turns block lengths into tokens.
+ * worker was sent a prompt: each block is now its most recent, the first more recent than the last,
+ * as engines free from the tail. tokens_per_byte turns block lengths into tokens.
  */
 void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
                            const struct block *blocks, size_t block_count, double tokens_per_byte);
@@ -47,7 +45,7 @@ void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
 void residency_guess_extend(struct residency_guess *guess, uint32_t worker, struct block parent,
                             const struct block *blocks, size_t block_count, double tokens_per_byte);
 
-/* The engine proved to hold only the first kept of blocks: forget the rest of these. */
+/* What was sent did not get there: worker holds only the first kept of blocks; forget the rest. */
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
                              const struct block *blocks, size_t block_count, size_t kept);
 

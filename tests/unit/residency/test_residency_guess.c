@@ -190,6 +190,62 @@ Test(residency_guess, a_full_index_makes_the_oldest_of_the_same_worker_go)
     guess_world_release(&world);
 }
 
+/* What worker was sent, the first `sent` blocks of a prompt, and its answer: the rest of them. */
+static void answer(struct guess_world *world, uint32_t worker, uint64_t number, size_t sent)
+{
+    struct block blocks[PROMPT_BLOCKS];
+
+    world_prompt(blocks, PROMPT_BLOCKS, number);
+    residency_guess_learn(world->guess, worker, blocks, sent, 0.25);
+    residency_guess_extend(world->guess, worker, blocks[sent - 1], blocks + sent,
+                           PROMPT_BLOCKS - sent, 0.25);
+}
+
+Test(residency_guess, an_answer_goes_on_from_its_prompt_and_is_evicted_before_it)
+{
+    struct guess_world world = guess_world(1 << 20);
+    residency_guess_set_capacity(world.guess, 0, 2 * PROMPT_TOKENS);
+    answer(&world, 0, 1, 4);
+    cr_assert(eq(u32, held(&world, 0, 1), PROMPT_BLOCKS));
+
+    for (uint64_t number = 2; number <= 3; number++) {
+        answer(&world, 0, number, 4);
+        cr_assert(eq(u32, held(&world, 0, number), PROMPT_BLOCKS));
+    }
+    residency_guess_set_capacity(world.guess, 0, PROMPT_TOKENS / 2);
+
+    cr_assert(eq(u32, held(&world, 0, 1), 0));
+    cr_assert(eq(u32, held(&world, 0, 3), PROMPT_BLOCKS / 2));
+    guess_world_release(&world);
+}
+
+Test(residency_guess, an_answer_for_which_its_own_prompt_makes_room_is_dropped)
+{
+    struct guess_world world = guess_world(20000);
+    struct block blocks[PROMPT_BLOCKS];
+    residency_guess_set_capacity(world.guess, 0, UINT64_MAX);
+    residency_guess_set_capacity(world.guess, 1, UINT64_MAX);
+    world_prompt(blocks, PROMPT_BLOCKS, 1);
+    residency_guess_learn(world.guess, 0, blocks, 3, 0.25);
+    for (uint64_t number = 2; number <= 200; number++)
+        learn(&world, 1, number);
+
+    residency_guess_extend(world.guess, 0, blocks[2], blocks + 3, PROMPT_BLOCKS - 3, 0.25);
+
+    cr_assert(gt(u64, residency_index_stats(world.index).refused_total, 0));
+    cr_assert(le(u32, held(&world, 0, 1), 3));
+    cr_assert(eq(u64, residency_guess_stats(world.guess).block_count,
+                 residency_index_stats(world.index).holder_count));
+    /* and the order is whole: everything in it can be forgotten, and learned again */
+    residency_guess_forget_worker(world.guess, 0);
+    residency_guess_forget_worker(world.guess, 1);
+    cr_assert(eq(u64, residency_guess_stats(world.guess).block_count, 0));
+    cr_assert(eq(u64, residency_index_stats(world.index).holder_count, 0));
+    answer(&world, 0, 1, 3);
+    cr_assert(eq(u32, held(&world, 0, 1), PROMPT_BLOCKS));
+    guess_world_release(&world);
+}
+
 /* The same rules over a plain array: slow, and obviously right. */
 enum { MODEL_PROMPTS = 12, MODEL_CAPACITY = 45 };
 
