@@ -181,6 +181,11 @@ static void refuse_memory(struct exchange *exchange)
                                   "The router has no memory for this request. Try again later."});
 }
 
+bool exchange_is_open_ended(const struct exchange *exchange)
+{
+    return exchange->is_chunked || exchange->client->is_close_delimited;
+}
+
 void exchange_fail(struct exchange *exchange, const struct openai_error *error,
                    enum end_reason reason)
 {
@@ -192,15 +197,15 @@ void exchange_fail(struct exchange *exchange, const struct openai_error *error,
                             exchange->last_failure == ATTEMPT_HALF_ANSWERED,
         .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
     };
-    bool is_sse = exchange->is_sse && !exchange->is_client_lost &&
-                  stream_filter_is_at_boundary(&exchange->filter);
+    bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
+                       !exchange->is_client_lost && stream_filter_is_at_boundary(&exchange->filter);
     bool was_relayed = exchange->state == EXCHANGE_RELAY;
 
     client->record.phase = phases[exchange->state];
     exchange_destroy(exchange);
     if (!was_relayed)
         client_conn_answer_error(client, error, &more, reason);
-    else if (is_sse)
+    else if (takes_event)
         client_conn_end_stream(client, error, reason);
     else
         client_conn_cut(client, reason);

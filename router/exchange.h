@@ -146,6 +146,9 @@ bool exchange_abandon(struct exchange *exchange);
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
 
+/* The client was told no length of the answer: it may end anywhere. */
+bool exchange_is_open_ended(const struct exchange *exchange);
+
 /* The client has taken what was queued: the worker may go on. */
 void exchange_client_drained(struct exchange *exchange);
 

@@ -416,7 +416,8 @@ static void relay_batch(struct exchange *exchange, int status)
     if (is_first)
         begin_relay(exchange);
     /* A worker that dies behind its [DONE] has taken nothing away. */
-    if (status < 0 && exchange->is_sse && exchange->answer.has_done)
+    if (status < 0 && exchange->is_sse && exchange->answer.has_done &&
+        exchange_is_open_ended(exchange))
         exchange->has_answer_end = true;
     flush(exchange, exchange->has_answer_end);
     if (is_first)

@@ -262,3 +262,23 @@ def test_the_death_counts_against_the_worker(start_router, start_worker):
         answer.read_all()
 
     router.wait_states("down", 1)
+
+
+@deaths
+@pytest.mark.parametrize("events", [CHAT.stream()[:2], CHAT.stream()],
+                         ids=["between events", "behind DONE"])
+def test_a_stream_of_a_promised_length_is_cut_where_it_falls_short(router, worker, how, events):
+    """There is no room for an event of ours, and what came is less than the client was told."""
+    sent = b"".join(events)
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True, stream_options={}))
+    request = worker.expect()
+    request.body()
+    request.send_head(content_type="text/event-stream", content_length=len(sent) + 100)
+    request.send(sent)
+    answer = client.answer()
+    answer.read(len(sent))
+    die(request, how)
+
+    assert answer.read_until_cut() == sent
+    assert router.request_line(answer)["end"] == log_end(how)
