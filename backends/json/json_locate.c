@@ -2,6 +2,8 @@
 
 #include "backends/json/json_locate.h"
 
+#include "backends/runtime/utf8.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -121,31 +123,13 @@ static bool read_escape(struct look *look)
     }
 }
 
-/* One character of two to four bytes: RFC 3629, without overlong forms and surrogates. */
 static bool read_utf8(struct look *look)
 {
-    unsigned char lead = peek(look);
-    size_t len = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    unsigned char low = 0x80, high = 0xBF; /* limits of the second byte */
+    struct slice rest = slice_of((const char *)look->bytes + look->at, look->len - look->at);
+    size_t len = utf8_sequence_len(rest);
 
-    if (lead < 0xC2 || lead > 0xF4 || !has(look, len))
+    if (len == 0)
         return fail(look, "The text is not valid UTF-8 here.");
-    if (lead == 0xE0)
-        low = 0xA0;
-    else if (lead == 0xED)
-        high = 0x9F;
-    else if (lead == 0xF0)
-        low = 0x90;
-    else if (lead == 0xF4)
-        high = 0x8F;
-    for (size_t i = 1; i < len; i++) {
-        unsigned char c = look->bytes[look->at + i];
-
-        if (c < low || c > high)
-            return fail(look, "The text is not valid UTF-8 here.");
-        low = 0x80;
-        high = 0xBF;
-    }
     look->at += len;
     return true;
 }

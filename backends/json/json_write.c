@@ -2,6 +2,8 @@
 
 #include "backends/json/json_write.h"
 
+#include "backends/runtime/utf8.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,14 +19,19 @@
 
 enum { DOUBLE_DIGITS_MIN = 15, DOUBLE_DIGITS_MAX = 17 };
 
-/* How many bytes at the start of text need no escape. */
+/* How many bytes at the start of text need no escape; a character is plain as a whole, or not. */
 static size_t plain_len(struct slice text)
 {
     size_t len = 0;
 
-    while (len < text.len && (unsigned char)text.ptr[len] >= 0x20 && text.ptr[len] != '"' &&
-           text.ptr[len] != '\\')
-        len++;
+    while (len < text.len) {
+        unsigned char c = (unsigned char)text.ptr[len];
+        size_t char_len = c < 0x80 ? 1 : utf8_sequence_len(slice_skip(text, len));
+
+        if (c < 0x20 || c == '"' || c == '\\' || char_len == 0)
+            break;
+        len += char_len;
+    }
     return len;
 }
 
@@ -42,7 +49,8 @@ static int write_escape(struct buf *buf, char c)
     case '\t':
         return buf_append(buf, SLICE("\\t"));
     default:
-        return buf_printf(buf, "\\u%04x", (unsigned)(unsigned char)c);
+        /* What is no character of UTF-8 becomes the one that stands for that. */
+        return buf_printf(buf, "\\u%04x", (unsigned char)c < 0x80 ? (unsigned)c : 0xfffdu);
     }
 }
 

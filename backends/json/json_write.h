@@ -12,7 +12,8 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 
-/* text (UTF-8) as a quoted string. -ENOBUFS, -ENOMEM as buf_append(); so below. */
+/* text as a quoted string; bytes that are not UTF-8 become U+FFFD. -ENOBUFS, -ENOMEM as
+ * buf_append(); so below. */
 MUST_CHECK int json_write_string(struct buf *buf, struct slice text);
 
 /* value with all that is in it: same members in the same order, same numbers (an

@@ -2,6 +2,8 @@
 
 #include "backends/runtime/log_line.h"
 
+#include "backends/runtime/utf8.h"
+
 #include <math.h>
 
 /*
@@ -69,32 +71,6 @@ static bool is_word(struct slice text)
     return text.len > 0;
 }
 
-/* Length of the valid UTF-8 sequence of two bytes or more at text, 0 if there is none. */
-static size_t sequence_len(struct slice text)
-{
-    const unsigned char *bytes = (const unsigned char *)text.ptr;
-    unsigned char first = bytes[0];
-    unsigned char low = 0x80, high = 0xbf; /* of the second byte: no overlong, no surrogate */
-    size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-
-    if (first < 0xc2 || first > 0xf4 || text.len < len)
-        return 0;
-    if (first == 0xe0)
-        low = 0xa0;
-    else if (first == 0xed)
-        high = 0x9f;
-    else if (first == 0xf0)
-        low = 0x90;
-    else if (first == 0xf4)
-        high = 0x8f;
-    if (bytes[1] < low || bytes[1] > high)
-        return 0;
-    for (size_t i = 2; i < len; i++)
-        if ((bytes[i] & 0xc0) != 0x80)
-            return 0;
-    return len;
-}
-
 static void put_escape(struct log_line *line, unsigned char c)
 {
     char escape[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
@@ -118,7 +94,7 @@ static size_t put_special(struct log_line *line, struct slice text)
         put_escape(line, first);
         return 1;
     }
-    len = sequence_len(text);
+    len = utf8_sequence_len(text);
     if (len == 0) {
         log_line_raw(line, SLICE("\\ufffd"));
         return 1;

@@ -144,3 +144,13 @@ def test_an_unknown_model_does_not_reach_the_log_in_full(start_router, two_kinds
     line = router.request_line(answer)
     assert len(line.get("model") or "") <= 256
     assert len(answer.read_all()) < 4000
+
+
+@pytest.mark.parametrize("target", ["%ff%c3", "a%00b", "\u20ac" * 100, "%22%0d%0a%5c"],
+                         ids=["no UTF-8", "NUL", "cut in a character", "escapes"])
+def test_whatever_a_model_is_called_its_refusal_is_json(router, target):
+    answer = router.get("/v1/models/" + "".join(
+        c if c < "\x80" else "".join(f"%{byte:02x}" for byte in c.encode()) for c in target))
+
+    assert answer.status == 404
+    assert error_of(answer)["code"] == "model_not_found"

@@ -66,6 +66,36 @@ Test(json_write, what_is_written_reads_back_as_itself)
     buf_release(&twice);
 }
 
+Test(json_write, a_string_is_valid_whatever_its_bytes)
+{
+    static const struct {
+        struct slice bytes;
+        const char *written;
+    } rows[] = {
+        {SLICE("plain"), "\"plain\""},
+        {SLICE("\xc3\xa9\xe2\x82\xac\xf0\x9f\xab\x96"), "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\xab\x96\""},
+        {SLICE("\"\\\n\r\t\x01"), "\"\\\"\\\\\\n\\r\\t\\u0001\""},
+        {SLICE("a\0b"), "\"a\\u0000b\""},
+        {SLICE("\xff"
+               "a"),
+         "\"\\ufffda\""},
+        {SLICE("\xe2\x82"), "\"\\ufffd\\ufffd\""},            /* cut in a character */
+        {SLICE("\xc0\xaf"), "\"\\ufffd\\ufffd\""},            /* overlong */
+        {SLICE("\xed\xa0\x80"), "\"\\ufffd\\ufffd\\ufffd\""}, /* a surrogate */
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct buf buf;
+        buf_init(&buf, 1 << 10);
+
+        cr_assert(eq(int, json_write_string(&buf, rows[i].bytes), 0));
+
+        cr_assert(slice_eq(buf_slice(&buf), slice_of_string(rows[i].written)), "row %zu: %.*s", i,
+                  (int)buf_len(&buf), buf.bytes);
+        buf_release(&buf);
+    }
+}
+
 Test(json_write, a_full_buf_is_told)
 {
     struct buf buf;
