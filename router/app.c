@@ -23,8 +23,9 @@
  * DESIGN
  *
  * Stopping has two steps. The drain: not ready any more, no new work, running answers go on, idle
- * connections close; it ends when nothing runs, when its time is over, or at a second signal. Then
- * the stop: everything still open is ended, and the loop runs until the last handle is closed.
+ * connections close; it ends when every client has its answer, when its time is over, or at a
+ * second signal. Then the stop: everything still open is ended, and the loop runs until the last
+ * handle is closed.
  */
 enum {
     PROBE_TIMEOUT_MS = 5000,
@@ -128,17 +129,25 @@ static void close_handle(uv_handle_t *handle)
         uv_close(handle, NULL);
 }
 
-/* Calls act on every client; act may close it. */
-static void each_client(struct relay *relay, void (*act)(struct client_conn *conn))
+/* Calls act on every client; act may close it. Returns for how many it was true. */
+static size_t each_client(struct relay *relay, bool (*act)(struct client_conn *conn))
 {
     struct list_node *node = relay->clients.head.next;
+    size_t count = 0;
 
     while (node != &relay->clients.head) {
         struct list_node *next = node->next;
 
-        act(container_of(node, struct client_conn, in_clients));
+        count += act(container_of(node, struct client_conn, in_clients));
         node = next;
     }
+    return count;
+}
+
+static bool kill_client(struct client_conn *conn)
+{
+    client_conn_kill(conn);
+    return false;
 }
 
 static void stop(struct app *app)
@@ -148,7 +157,7 @@ static void stop(struct app *app)
     app->is_stopping = true;
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
-    each_client(&app->relay, client_conn_kill);
+    (void)each_client(&app->relay, kill_client);
     health_close(app->health, NULL, NULL);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
@@ -170,9 +179,9 @@ static void on_drain_check(uv_timer_t *timer)
 {
     struct app *app = timer->data;
     bool is_over = io_loop_now_ms(&app->io) >= app->drain_end_ms;
+    size_t flushing_count = each_client(&app->relay, client_conn_drain);
 
-    each_client(&app->relay, client_conn_drain);
-    if (app->relay.stats.requests_in_flight > 0 && !is_over)
+    if (app->relay.stats.requests_in_flight + flushing_count > 0 && !is_over)
         return;
     LOG(is_over && app->relay.stats.requests_in_flight > 0 ? LOG_WARN : LOG_INFO, "drained",
         log_u64("cut", app->relay.stats.requests_in_flight));

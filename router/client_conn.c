@@ -58,6 +58,7 @@ struct client_write { /* bytes that the kernel did not take at once */
 
 static void feed(struct client_conn *conn, struct slice bytes);
 static void feed_ahead(struct client_conn *conn);
+static void read_on(struct client_conn *conn);
 
 int client_state_after(enum client_state state, enum client_event event)
 {
@@ -293,6 +294,7 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
         forget_request(conn);
         move(conn, CLIENT_EVENT_LAST_ANSWER);
+        read_on(conn); /* what comes is dropped: see CLIENT_LINGERING */
         if (conn->queued_bytes == 0)
             flushed(conn);
         return;
@@ -544,6 +546,14 @@ static bool has_more_requests(const struct client_conn *conn)
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 
+static void read_on(struct client_conn *conn)
+{
+    if (conn->is_reading || conn->state == CLIENT_CLOSING)
+        return;
+    if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
+        conn->is_reading = true;
+}
+
 static void feed(struct client_conn *conn, struct slice bytes)
 {
     assert(!conn->is_in_feed);
@@ -553,12 +563,10 @@ static void feed(struct client_conn *conn, struct slice bytes)
         bytes = feed_request(conn, bytes);
     conn->is_in_feed = false;
 
-    if (bytes.len > 0 && has_more_requests(conn)) {
+    if (bytes.len > 0 && has_more_requests(conn))
         keep_ahead(conn, bytes);
-    } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
-        if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
-            conn->is_reading = true;
-    }
+    else
+        read_on(conn);
 }
 
 static void read_end(struct client_conn *conn, ssize_t status)
@@ -642,11 +650,13 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
     return conn;
 }
 
-void client_conn_drain(struct client_conn *conn)
+bool client_conn_drain(struct client_conn *conn)
 {
     conn->may_live_on = false;
-    if (conn->state == CLIENT_IDLE)
+    if (conn->state == CLIENT_IDLE && conn->queued_bytes == 0)
         close_conn(conn);
+    return conn->state == CLIENT_FLUSHING || conn->state == CLIENT_LINGERING ||
+           (conn->state != CLIENT_CLOSING && conn->queued_bytes > 0);
 }
 
 void client_conn_kill(struct client_conn *conn)

@@ -154,8 +154,9 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
 /* For handlers: the answer is cut; the client sees a connection that ends too early. */
 void client_conn_cut(struct client_conn *conn, enum end_reason reason);
 
-/* For the drain: closes it if no request is running; a running one is the last. */
-void client_conn_drain(struct client_conn *conn);
+/* For the drain: closes it if it waits for a request; a running one is the last. True: its client
+ * has not got yet, or may still lose, what was answered. */
+bool client_conn_drain(struct client_conn *conn);
 
 /* For the drain's end: closes it whatever it does. */
 void client_conn_kill(struct client_conn *conn);

@@ -147,6 +147,23 @@ def test_a_client_that_does_not_read_cannot_hold_the_process(start_router, worke
     assert router.wait_exit(3) == 0
 
 
+def test_what_was_answered_still_reaches_a_client_that_reads_slowly(start_router, start_worker):
+    """No request runs any more, but the kernel has not taken all of the answers yet."""
+    router = start_router([start_worker(models=[f"model-{number}" for number in range(200)])])
+    client = router.connect(receive_bytes=65536)
+    client.send_until_blocked(
+        request_bytes("GET", "/v1/models", fields={"X-Padding": "x" * 8000}) * 5000)
+    terminate(router)
+
+    got = client.read_to_end()
+
+    assert client.end.kind == "fin"
+    assert router.wait_exit() == 0
+    answers = [answer.partition(b"\r\n\r\n") for answer in got.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+    assert len(answers) == len(router.log.find("request"))
+    assert {body for _, _, body in answers} == {answers[0][2]}, "the last one is cut"
+
+
 def test_a_second_signal_ends_it_now(router, worker):
     [(_, request, answer)] = start_streams(router, worker, 1)
     terminate(router)
