@@ -26,7 +26,7 @@ enum route_rung {
 /* What is asked. */
 struct route_query {
     double prompt_tokens; /* whole prompt, estimated from bytes or exact */
-    double answer_tokens; /* expected; 0 when nothing is known */
+    double answer_tokens; /* at most, as the request says; 0 when it does not */
     uint64_t now_ms;
 };
 

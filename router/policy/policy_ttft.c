@@ -48,6 +48,7 @@
 static const double QUADRATIC_PER_TOKEN = 0.76e-9 / 110e-6;
 static const double FOREIGN_PROMPT_TOKENS = 1024; /* of a request that we know nothing about */
 static const double ANSWER_TOKENS_DEFAULT = 128;
+static const double ANSWER_TOKENS_MAX = 1024; /* a limit of the request's is no expectation */
 static const double CHUNK_TOKENS = 2048;
 static const double BATCH_SHARE = 0.05;
 static const double RECENT_WEIGHT = 0.25;
@@ -113,7 +114,8 @@ static double decode_ms(const struct worker_view *view, const struct route_query
                         struct policy_foreign_load foreign)
 {
     const double steps = ceil((query->prompt_tokens - held_tokens(view, query)) / CHUNK_TOKENS);
-    const double answer = query->answer_tokens > 0 ? query->answer_tokens : ANSWER_TOKENS_DEFAULT;
+    const double asked = query->answer_tokens > 0 ? query->answer_tokens : ANSWER_TOKENS_DEFAULT;
+    const double answer = asked < ANSWER_TOKENS_MAX ? asked : ANSWER_TOKENS_MAX;
     const double now = view->decoding + foreign.running;
     const double soon = view->in_flight + foreign.waiting + foreign.running;
 

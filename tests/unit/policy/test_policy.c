@@ -18,6 +18,7 @@ struct fleet {
     struct worker_view views[WORKER_COUNT];
     struct route_terms terms[WORKER_COUNT];
     uint32_t order[WORKER_COUNT];
+    double answer_tokens;
     uint64_t now_ms;
 };
 
@@ -44,7 +45,9 @@ static void fleet_release(struct fleet *fleet)
 
 static uint32_t fleet_choose(struct fleet *fleet, double prompt_tokens)
 {
-    const struct route_query query = {.prompt_tokens = prompt_tokens, .now_ms = fleet->now_ms};
+    const struct route_query query = {.prompt_tokens = prompt_tokens,
+                                      .answer_tokens = fleet->answer_tokens,
+                                      .now_ms = fleet->now_ms};
     uint32_t chosen;
 
     fleet->policy->choose(fleet->state, &query, fleet->views, WORKER_COUNT, fleet->order,
@@ -203,6 +206,24 @@ Test(policy_ttft, a_long_cached_prefix_keeps_its_session_at_low_load)
         cr_assert(eq(u32, fleet_choose(&fleet, fleet.views[2].matched_tokens + 300), 2));
     }
     fleet_release(&fleet);
+}
+
+/* Clients that set max_tokens set it to what the model can, not to what they expect. */
+Test(policy_ttft, a_long_cached_prefix_keeps_its_session_whatever_answer_it_allows)
+{
+    static const double limits[] = {0, 100, 32768, 1e6, 1.8e19};
+
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        struct fleet fleet;
+        fleet_init(&fleet, "ttft", 5);
+        fleet.answer_tokens = limits[i];
+        fleet.views[2].in_flight = 2;
+        fleet.views[2].decoding = 2;
+        fleet.views[2].matched_tokens = 8000;
+
+        cr_assert(eq(u32, fleet_choose(&fleet, 8300), 2), "limit %g", limits[i]);
+        fleet_release(&fleet);
+    }
 }
 
 Test(policy_ttft, a_hot_prefix_stays_together_first_and_spreads_once_its_queue_grows)
