@@ -229,9 +229,8 @@ bool worker_conn_take_back(struct worker_conn *conn)
 
     conn->callbacks = NULL;
     conn->ctx = NULL;
-    if (!is_clean)
+    if (!is_clean || (!conn->is_reading && start_reading(conn) < 0))
         return false;
-    worker_conn_resume(conn);
     http_reader_forget_head(conn->reader);
     set_state(conn, WORKER_CONN_IDLE);
     return true;

@@ -54,6 +54,11 @@ static void close_idle(struct worker_pool *pool, struct worker_conn *conn)
     worker_conn_close(conn);
 }
 
+static struct worker_conn *oldest_idle(const struct worker_pool *pool)
+{
+    return container_of(pool->idle.head.next, struct worker_conn, in_pool);
+}
+
 static void free_when_closed(struct worker_pool *pool)
 {
     if (pool->is_closing && pool->open_count == 0)
@@ -101,8 +106,10 @@ int worker_pool_acquire(struct worker_pool *pool, bool fresh,
         pool->stats.lent_count++;
         return 1;
     }
-    if (pool->stats.lent_count + pool->stats.idle_count >= pool->config.conn_count_max)
+    if (pool->stats.lent_count >= pool->config.conn_count_max)
         return -EBUSY;
+    if (pool->stats.lent_count + pool->stats.idle_count >= pool->config.conn_count_max)
+        close_idle(pool, oldest_idle(pool)); /* a fresh one was asked for: it takes its place */
     *conn = worker_conn_open(&config, &has_socket, &status);
     pool->open_count += has_socket;
     if (*conn == NULL)
@@ -140,7 +147,7 @@ void worker_pool_idle_expired(struct deadline *deadline)
 void worker_pool_drop_idle(struct worker_pool *pool)
 {
     while (pool->idle.count > 0)
-        close_idle(pool, container_of(pool->idle.head.next, struct worker_conn, in_pool));
+        close_idle(pool, oldest_idle(pool));
 }
 
 void worker_pool_close(struct worker_pool *pool)

@@ -19,7 +19,7 @@ struct worker_pool;
 struct worker_pool_stats {
     uint64_t opened_total;
     uint64_t reused_total;
-    uint64_t idle_closed_total; /* by the idle deadline, or because the worker closed first */
+    uint64_t idle_closed_total; /* by the idle deadline, the worker, or for want of room */
     uint32_t idle_count;
     uint32_t lent_count;
 };

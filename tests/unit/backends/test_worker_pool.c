@@ -292,6 +292,23 @@ Test(worker_pool, a_fresh_one_was_used_by_nobody)
     pool_world_release(&world);
 }
 
+Test(worker_pool, a_fresh_one_takes_the_place_of_the_oldest_idle_one)
+{
+    struct pool_world world;
+    struct worker_conn *conns[CONN_COUNT_MAX];
+    struct lender lender;
+    pool_world_init(&world, IDLE_MS_LONG);
+    fill_idle(&world, conns, CONN_COUNT_MAX);
+
+    lender_open(&lender, &world);
+
+    cr_assert(eq(u32, stats_of(&world).idle_count, CONN_COUNT_MAX - 1));
+    cr_assert(eq(u32, stats_of(&world).lent_count, 1));
+    cr_assert(eq(u64, stats_of(&world).idle_closed_total, 1));
+    worker_pool_return(&lender.conn);
+    pool_world_release(&world);
+}
+
 Test(worker_pool, one_more_than_the_limit_is_busy_until_one_comes_back)
 {
     struct pool_world world;
