@@ -99,8 +99,8 @@ ssize_t io_try_write(uv_stream_t *stream, uv_buf_t **bufs, unsigned *count)
     if (uv_fileno((const uv_handle_t *)stream, &fd) < 0)
         return -EBADF;
     sent = send_now(fd, *bufs, *count);
-    if (sent < 0)
-        return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
+    if (sent < 0) /* the kernel's want of memory passes too: uv_write() waits for it */
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? 0 : -errno;
     left = (size_t)sent;
     while (*count > 0 && left >= (*bufs)->len) {
         left -= (*bufs)->len;

@@ -330,6 +330,8 @@ static void refuse_fault(struct client_conn *conn, int status)
     struct client_answer more = {.must_close = true};
     char message[256];
 
+    assert(status == -EBADMSG || status == -ENOMEM);
+
     (void)abandon(conn);
     if (status == -ENOMEM)
         fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
@@ -495,10 +497,10 @@ static struct slice feed_request(struct client_conn *conn, struct slice bytes)
     conn->record.bytes_in += consumed;
     if (status == -ECANCELED)
         refuse_target(conn);
-    else if (status == -EPIPE || status == -ECONNRESET)
-        lose_client(conn, END_CLIENT_ABORT);
-    else if (status < 0)
+    else if (status == -EBADMSG || status == -ENOMEM)
         refuse_fault(conn, status);
+    else if (status < 0) /* of a write: "100 Continue" did not reach it */
+        lose_client(conn, END_CLIENT_ABORT);
     else if (conn->has_request_end)
         answer_request(conn);
     return slice_skip(bytes, consumed);

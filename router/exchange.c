@@ -360,10 +360,15 @@ static bool understand(struct exchange *exchange)
     struct openai_request request;
     struct openai_fault fault;
     const struct model *model;
+    int status = openai_request_parse(exchange->api, relay->scanner, buf_slice(&exchange->body),
+                                      &request, &fault);
 
-    if (openai_request_parse(exchange->api, relay->scanner, buf_slice(&exchange->body), &request,
-                             &fault) < 0) {
+    if (status == -EINVAL) {
         refuse_body(exchange, &fault);
+        return false;
+    }
+    if (status < 0) {
+        refuse_memory(exchange);
         return false;
     }
     model = find_model(exchange, request.model);

@@ -68,10 +68,13 @@ static double tokens_of(const struct exchange *exchange, uint64_t bytes)
 
 static double start_weight(const struct worker *worker, uint64_t now_ms)
 {
-    double share = (double)(now_ms - worker->up_since_ms) / SLOW_START_MS;
+    double share;
 
     if (worker->state_change_count <= 1) /* its first start: nobody is warmer than it */
         return 1;
+    /* The loop's cached time may lie before the probe's. */
+    share =
+        now_ms > worker->up_since_ms ? (double)(now_ms - worker->up_since_ms) / SLOW_START_MS : 0;
     return share >= 1 ? 1 : share > START_WEIGHT_MIN ? share : START_WEIGHT_MIN;
 }
 

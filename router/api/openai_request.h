@@ -43,7 +43,7 @@ struct openai_fault {
 };
 
 /*
- * body needs JSON_PADDING readable bytes behind it. -EINVAL: fault says why (answer 400).
+ * body needs JSON_PADDING readable bytes behind it. -EINVAL: fault says why (answer 400); -ENOMEM.
  * The request's slices and values live until the scanner's next use.
  */
 MUST_CHECK int openai_request_parse(enum openai_api api, struct json_scanner *scanner,
