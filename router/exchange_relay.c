@@ -120,22 +120,6 @@ static bool is_replaced(struct slice name)
            slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
 }
 
-static int write_worker_headers(struct buf *buf, const struct http_head *head)
-{
-    for (size_t i = 0; i < head->header_count; i++) {
-        const struct http_header *header = &head->headers[i];
-        int status;
-
-        if (is_replaced(header->name) || http_header_is_hop_by_hop(header->name) ||
-            http_head_names_in_connection(head, header->name))
-            continue;
-        status = http_write_header(buf, header->name, header->value);
-        if (status < 0)
-            return status;
-    }
-    return 0;
-}
-
 /* Where the answer ends: by length, by chunks, or for HTTP/1.0 by the connection's end. */
 static int write_framing(struct exchange *exchange, const struct http_head *head)
 {
@@ -175,7 +159,7 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
     if (status == 0)
         status = http_write_status_line(buf, head->status);
     if (status == 0)
-        status = write_worker_headers(buf, head);
+        status = http_write_passed_headers(buf, head, is_replaced);
     if (status == 0)
         status = http_write_header(buf, SLICE("x-request-id"),
                                    slice_of_string(client->record.request_id));

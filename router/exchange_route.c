@@ -250,22 +250,6 @@ static bool is_replaced(struct slice name)
            slice_eq_nocase(name, SLICE("Accept-Encoding"));
 }
 
-static int write_client_headers(struct buf *buf, const struct http_head *head)
-{
-    for (size_t i = 0; i < head->header_count; i++) {
-        const struct http_header *header = &head->headers[i];
-        int status;
-
-        if (is_replaced(header->name) || http_header_is_hop_by_hop(header->name) ||
-            http_head_names_in_connection(head, header->name))
-            continue;
-        status = http_write_header(buf, header->name, header->value);
-        if (status < 0)
-            return status;
-    }
-    return 0;
-}
-
 static int write_request_head(struct exchange *exchange, size_t body_len)
 {
     const struct http_head *head = exchange->client->head;
@@ -280,7 +264,7 @@ static int write_request_head(struct exchange *exchange, size_t body_len)
         status =
             http_write_header(buf, SLICE("Host"), slice_of_string(exchange->worker->authority));
     if (status == 0)
-        status = write_client_headers(buf, head);
+        status = http_write_passed_headers(buf, head, is_replaced);
     if (status == 0)
         status = http_write_header(buf, SLICE("X-Request-Id"),
                                    slice_of_string(exchange->client->record.attempt_id));

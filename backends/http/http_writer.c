@@ -78,6 +78,21 @@ int http_write_header_u64(struct buf *buf, struct slice name, uint64_t value)
     return http_write_header(buf, name, decimal(digits, value));
 }
 
+int http_write_passed_headers(struct buf *buf, const struct http_head *head,
+                              bool (*is_replaced)(struct slice name))
+{
+    int status = 0;
+
+    for (size_t i = 0; status == 0 && i < head->header_count; i++) {
+        const struct http_header *header = &head->headers[i];
+
+        if (!is_replaced(header->name) && !http_header_is_hop_by_hop(header->name) &&
+            !http_head_names_in_connection(head, header->name))
+            status = http_write_header(buf, header->name, header->value);
+    }
+    return status;
+}
+
 int http_write_head_end(struct buf *buf)
 {
     return buf_append(buf, SLICE("\r\n"));

@@ -25,6 +25,11 @@ MUST_CHECK int http_write_status_line(struct buf *buf, int status);
 MUST_CHECK int http_write_header(struct buf *buf, struct slice name, struct slice value);
 MUST_CHECK int http_write_header_u64(struct buf *buf, struct slice name, uint64_t value);
 
+/* The headers of head that a proxy passes on: none that belong to its connection, or that head
+ * names in Connection, and none of which is_replaced says that the caller writes it anew. */
+MUST_CHECK int http_write_passed_headers(struct buf *buf, const struct http_head *head,
+                                         bool (*is_replaced)(struct slice name));
+
 /* The empty line. */
 MUST_CHECK int http_write_head_end(struct buf *buf);
 

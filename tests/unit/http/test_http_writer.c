@@ -34,6 +34,31 @@ Test(http_writer, a_request_head_is_its_lines)
     buf_release(&buf);
 }
 
+static bool is_host(struct slice name)
+{
+    return slice_eq_nocase(name, SLICE("host"));
+}
+
+Test(http_writer, headers_of_the_connection_and_replaced_ones_are_not_passed)
+{
+    struct http_header headers[] = {
+        {SLICE("Host"), SLICE("theirs")},
+        {SLICE("X-First"), SLICE("1")},
+        {SLICE("Connection"), SLICE("close, x-named, Authorization")},
+        {SLICE("X-Named"), SLICE("2")},
+        {SLICE("Transfer-Encoding"), SLICE("chunked")},
+        {SLICE("Authorization"), SLICE("Bearer x")}, /* nobody may name this one away */
+    };
+    struct http_head head = {.headers = headers, .header_count = array_count(headers)};
+    struct buf buf;
+    buf_init(&buf, 4096);
+
+    cr_assert(eq(int, http_write_passed_headers(&buf, &head, is_host), 0));
+
+    expect(&buf, SLICE("X-First: 1\r\nAuthorization: Bearer x\r\n"));
+    buf_release(&buf);
+}
+
 Test(http_writer, a_status_line_has_its_text_or_none)
 {
     static const struct {
