@@ -300,20 +300,26 @@ static struct relay_config relay_config_of(const struct router_options *options)
     };
 }
 
-/* Random unless a seed was given, to repeat a run. */
+static void fill_random(void *bytes, size_t len)
+{
+    ssize_t filled = getrandom(bytes, len, 0);
+
+    assert(filled == (ssize_t)len); /* as for any length up to 256 */
+}
+
+/* Random unless a seed was given, to repeat a run. The random secret and the random seed share
+ * nothing: request ids show the seed to whoever reads them. */
 static uint64_t make_secret(struct relay *relay, uint64_t seed)
 {
     uint8_t bytes[64] = {0};
 
+    static_assert((int)DIGEST_SECRET_BYTES == (int)BLOCK_CHAIN_SECRET_BYTES, "one secret for both");
     if (seed == 0) {
-        ssize_t len = getrandom(bytes, sizeof bytes, 0);
-
-        assert(len == (ssize_t)sizeof bytes);
-        memcpy(&seed, bytes, sizeof seed);
+        fill_random(bytes, sizeof bytes);
+        fill_random(&seed, sizeof seed);
     } else {
         memcpy(bytes, &seed, sizeof seed);
     }
-    static_assert((int)DIGEST_SECRET_BYTES == (int)BLOCK_CHAIN_SECRET_BYTES, "one secret for both");
     digest_secret_derive(relay->secret, bytes, sizeof bytes);
     return seed;
 }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "backends/runtime/random.h"
 #include "router/policy/policy_defaults.h"
 
 static const char *const wait_names[] = {
@@ -53,16 +54,6 @@ const char *relay_wait_name(enum relay_wait wait)
     return wait_names[wait];
 }
 
-/* splitmix64 (Steele, Lea, Flood 2014): ids need to differ, not to be secret. */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t mixed = *state += 0x9e3779b97f4a7c15u;
-
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
-    return mixed ^ mixed >> 31;
-}
-
 void relay_random_id(struct relay *relay, char *id, size_t count)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
@@ -70,7 +61,7 @@ void relay_random_id(struct relay *relay, char *id, size_t count)
 
     for (size_t i = 0; i < count; i++) {
         if (i % 12 == 0)
-            bits = next_random(&relay->id_state);
+            bits = random_next(&relay->id_state);
         id[i] = letters[bits & 31];
         bits >>= 5;
     }

@@ -2,6 +2,7 @@
 
 #include "router/policy/policy_random.h"
 
+#include "backends/runtime/random.h"
 #include "router/policy/policy_rank.h"
 
 #include <assert.h>
@@ -30,7 +31,7 @@ static void destroy(struct policy_state *state)
 /* A cost that says nothing. */
 static double draw(struct policy_state *state)
 {
-    return (double)(policy_draw(&state->generator) >> 11);
+    return (double)(random_next(&state->generator) >> 11);
 }
 
 static void choose(struct policy_state *state, const struct route_query *query,

@@ -2,6 +2,8 @@
 
 #include "router/policy/policy_rank.h"
 
+#include "backends/runtime/random.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -63,7 +65,7 @@ static void break_tie(struct policy_rank *ranks, size_t tied, uint64_t *generato
     while (candidates < tied &&
            (candidates < (tied + 1) / 2 || compare_chosen(&ranks[candidates], &ranks[0]) == 0))
         candidates++;
-    winner = (size_t)(policy_draw(generator) % candidates);
+    winner = (size_t)(random_next(generator) % candidates);
     first = ranks[winner];
     ranks[winner] = ranks[0];
     ranks[0] = first;
@@ -95,15 +97,6 @@ static struct policy_foreign_load reported(const struct worker_view *view)
     if (waiting > total)
         waiting = total; /* what we take for waiting may be running, and the other way round */
     return (struct policy_foreign_load){waiting, total - waiting};
-}
-
-uint64_t policy_draw(uint64_t *generator)
-{
-    uint64_t z = *generator += 0x9e3779b97f4a7c15;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
 }
 
 void policy_rank(struct policy_rank *ranks, size_t count, double tie_max, uint64_t *generator,

@@ -19,9 +19,6 @@ struct policy_rank {
     uint32_t view; /* place in views[] */
 };
 
-/* The next number of a seeded generator (splitmix64); any state is a fine seed. */
-uint64_t policy_draw(uint64_t *generator);
-
 /*
  * Sorts ranks[0..count) by cost. Of those that cost at most tie_max more than the best, one of the
  * least recently chosen half comes first. Writes the views' places into order[].

@@ -3,8 +3,9 @@
 /*
  * residency_guess: believes that a worker still holds what we sent it, as far back as its cache
  * reaches. Keeps per worker a least-recently-used order over blocks, bounded by that worker's own
- * cache size in tokens, and writes what it believes into a residency_index. A prompt counts from the
- * choice on; that it is still being made shows in its worker's own load. Pure; loop thread only.
+ * cache size in tokens, and writes what it believes into a residency_index. A prompt counts from
+ * the choice on; that it is still being made shows in its worker's own load. Pure; loop thread
+ * only.
  */
 #ifndef ROUTER_RESIDENCY_RESIDENCY_GUESS_H
 #define ROUTER_RESIDENCY_RESIDENCY_GUESS_H

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* random: a seeded generator (splitmix64, Steele et al. 2014) whose state is one number, which may
- * be anything. Pure. */
+/* random: what the engine draws from a seeded generator. Pure. */
 #ifndef TESTS_SIM_ENGINE_RANDOM_H
 #define TESTS_SIM_ENGINE_RANDOM_H
 
 #include <stdint.h>
 
-static inline uint64_t random_next(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+#include "backends/runtime/random.h"
 
 /* In [0, limit), limit > 0. */
 static inline uint64_t random_below(uint64_t *state, uint64_t limit)
