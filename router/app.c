@@ -429,5 +429,5 @@ void app_release(struct app *app)
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
     io_loop_release(&app->io);
-    log_flush();
+    log_finish();
 }
