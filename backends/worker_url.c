@@ -59,6 +59,8 @@ static int cut_scheme(struct slice *text, char why[WORKER_URL_WHY_BYTES])
 
     if (whole.len == 0)
         return refuse(why, "a worker url is empty: write http://host:port");
+    if (find_byte(whole, '@') < whole.len) /* before any sentence that quotes the url */
+        return refuse(why, "a worker url holds a user name or password: write http://host:port");
     if (mark == NULL)
         return refuse(why, "worker url '%.*s' has no scheme: write http://%.*s", shown(whole),
                       whole.ptr, shown(whole), whole.ptr);
@@ -83,8 +85,6 @@ static int cut_path(struct slice *text, char why[WORKER_URL_WHY_BYTES])
         return refuse(why, "worker url '%.*s' goes on behind host and port: write http://%.*s",
                       shown(*text), text->ptr, shown(slice_of(text->ptr, len)), text->ptr);
     text->len = len;
-    if (find_byte(*text, '@') < text->len)
-        return refuse(why, "a worker url holds a user name or password: write http://host:port");
     return 0;
 }
 

@@ -62,7 +62,11 @@ static void check_workers(struct option_set *set, const struct router_options *o
     for (size_t i = 0; i < options->worker_urls.count; i++) {
         const char *text = options->worker_urls.items[i];
 
-        if (worker_url_parse(slice_of_string(text), &url, why) < 0)
+        if (worker_url_parse(slice_of_string(text), &url, why) == 0)
+            continue;
+        if (strchr(text, '@') != NULL) /* what stands before it is no output's business */
+            option_set_error(set, &place, "%s", why);
+        else
             option_set_error(set, &place, "\"%s\": %s", text, why);
     }
 }

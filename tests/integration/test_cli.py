@@ -132,6 +132,15 @@ def test_a_wrong_value_is_an_error(words, code, said):
     assert said in refused(code, "check", *words)
 
 
+@pytest.mark.parametrize("url", ["http://me:CANARY@a:1", "http://me:CANARY@a:1/v1", "CANARY@a:1",
+                                 "https://me:CANARY@a:1", "http://a:1/?key=@CANARY"])
+def test_a_password_in_a_url_is_refused_and_not_shown(url):
+    for text in (refused(USAGE, "check", "--worker-urls", url),
+                 refused(CONFIG, "check", env={"SAMOVAR_WORKER_URLS": url})):
+        assert "user name or password" in text
+        assert "CANARY" not in text
+
+
 def test_a_wrong_environment_is_a_wrong_configuration():
     text = refused(CONFIG, "check", "--worker-urls", "http://a:1", env={"SAMOVAR_PORT": "x"})
     assert "SAMOVAR_PORT" in text
