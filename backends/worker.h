@@ -126,7 +126,7 @@ struct worker {
     struct worker_stats stats;
     uint64_t chosen_ms;    /* last time a policy chose it; 0: never */
     uint64_t up_since_ms;  /* last time it came UP: slow start counts from here */
-    uint64_t progress_ms;  /* last time it gave us an answer byte */
+    uint64_t progress_ms;  /* last time it gave us a byte of an answer below 500 */
     uint32_t probe_streak; /* equal probe outcomes in a row; health's own */
     bool probe_streak_is_ok;
     enum probe_result probe_result;

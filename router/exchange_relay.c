@@ -201,7 +201,8 @@ static int on_head(void *ctx, const struct http_head *head)
 
     exchange->has_answer_head = true;
     exchange->batch_us = clock_now_us();
-    exchange->worker->progress_ms = now_ms;
+    if (head->status < 500)
+        exchange->worker->progress_ms = now_ms;
     exchange->answer_kind = kind_of(exchange, head);
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
@@ -327,11 +328,12 @@ static void finish(struct exchange *exchange)
     bool keep_alive = !client->is_close_delimited;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
 
-    /* 4xx is the client's fault: the worker is well. */
-    if (client->record.status >= 500)
-        worker_mark_failure(exchange->worker, now_ms);
-    else
+    /* 4xx is the client's fault: the worker is well. 503 is back pressure, or a dead engine: which
+     * of them, its probes find out. */
+    if (client->record.status < 500)
         worker_mark_success(exchange->worker, now_ms);
+    else if (client->record.status != 503)
+        worker_mark_failure(exchange->worker, now_ms);
     exchange_learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);
@@ -440,7 +442,8 @@ static void on_progress(void *ctx, int status)
     }
     if (exchange->state == EXCHANGE_RELAY ||
         (has_head && exchange->answer_kind == ANSWER_RELAYED)) {
-        exchange->worker->progress_ms = io_loop_now_ms(exchange->relay->io);
+        if (exchange->client->record.status < 500)
+            exchange->worker->progress_ms = io_loop_now_ms(exchange->relay->io);
         relay_batch(exchange, status);
     } else if (has_head && (exchange->has_answer_end || status < 0)) {
         /* It was read to its end so that the connection lives on. */

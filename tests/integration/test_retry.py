@@ -237,6 +237,33 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
 
 
 @pytest.mark.parametrize("status", [503, 429])
+def test_a_worker_that_is_busy_is_not_broken(router, worker, status):
+    """Its only worker says no again and again: that is back pressure, and no reason to take it out."""
+    for number in range(6):
+        client = router.connect()
+        client.post(CHAT, CHAT.request(f"{number}"))
+        worker.expect().answer(b'{"error":{"message":"queue full"}}', status)
+        assert client.answer().status == status
+
+    assert router.worker(worker)["state"] == "up"
+    assert router.worker(worker)["failures_total"] == 0
+
+
+def test_a_worker_whose_engine_died_cannot_hide_behind_503(start_router, worker):
+    """Its answers are no sign of life: the probes take it out while it still refuses requests."""
+    router = start_router([worker], "--probe-interval-ms", 50)
+    worker.handler = lambda request: request.answer(b'{"error":{"message":"dead"}}', 503)
+    worker.health = 503
+
+    def is_down():
+        assert router.post(CHAT, CHAT.request()).status == 503
+        return router.worker(worker)["state"] == "down"
+
+    wait_until(is_down, "it is taken out")
+    assert router.worker(worker)["reason"] == "probe"
+
+
+@pytest.mark.parametrize("status", [503, 429])
 def test_a_worker_that_refuses_is_left_for_another(fleet_router, fleet, api, status):
     client = fleet_router.connect()
     client.post(api, api.request(stream=True))
