@@ -209,7 +209,8 @@ static int on_head(void *ctx, const struct http_head *head)
 
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
-    may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage;
+    may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage &&
+              http_head_find(head, SLICE("Content-Encoding")) == NULL;
     stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
     record->status = head->status;
     if (!exchange->is_sse && exchange->is_ok)

@@ -38,11 +38,7 @@ static const char *const side_names[] = {FAULT_SIDE_ROWS(DIMENSION_NAME)};
 static const char *const reject_names[] = {REJECT_REASON_ROWS(DIMENSION_NAME)};
 #define END_NAME(constant, name, meaning) [constant] = name,
 static const char *const end_names[] = {END_REASON_ROWS(END_NAME)};
-static const char *const rung_names[] = {[ROUTE_RUNG_EXACT] = "exact",
-                                         [ROUTE_RUNG_GUESS] = "guess",
-                                         [ROUTE_RUNG_AFFINITY] = "affinity",
-                                         [ROUTE_RUNG_LOAD] = "load"};
-static_assert(array_count(rung_names) == ROUTE_RUNG_COUNT, "every rung has a name");
+static const char *const rung_names[] = {ROUTE_RUNG_ROWS(DIMENSION_NAME)};
 
 #define DIMENSION(label_)                                                                          \
     {                                                                                              \

@@ -14,13 +14,21 @@
 
 enum { POLICY_VIEW_COUNT_MAX = 1024 }; /* workers that one choice may be among */
 
-/* Which kind of knowledge decided: best first. Shown in the log, the metrics and the receipt. */
+/* Which kind of knowledge decided: best first. Shown in the log, the metrics and the receipt.
+ * row(constant, name) */
+/* clang-format off */
+#define ROUTE_RUNG_ROWS(row)                                                                       \
+    row(ROUTE_RUNG_EXACT, "exact")                /* the worker's own report of what it holds */   \
+    row(ROUTE_RUNG_GUESS, "guess")                /* what we remember having sent there */         \
+    row(ROUTE_RUNG_AFFINITY, "affinity")          /* session key or first block, by rendezvous */  \
+    row(ROUTE_RUNG_LOAD, "load")                  /* nothing is known of this prefix */
+/* clang-format on */
+
 enum route_rung {
-    ROUTE_RUNG_EXACT,    /* the worker's own report of what it holds */
-    ROUTE_RUNG_GUESS,    /* what we remember having sent there */
-    ROUTE_RUNG_AFFINITY, /* session key or first block, by rendezvous */
-    ROUTE_RUNG_LOAD,     /* nothing is known of this prefix */
-    ROUTE_RUNG_COUNT
+#define ROUTE_RUNG_CONSTANT(constant, name) constant,
+    ROUTE_RUNG_ROWS(ROUTE_RUNG_CONSTANT)
+#undef ROUTE_RUNG_CONSTANT
+        ROUTE_RUNG_COUNT
 };
 
 /* What is asked. */

@@ -17,12 +17,10 @@ static const struct policy *const policies[] = {
 };
 
 static const char *const rung_names[] = {
-    [ROUTE_RUNG_EXACT] = "exact",
-    [ROUTE_RUNG_GUESS] = "guess",
-    [ROUTE_RUNG_AFFINITY] = "affinity",
-    [ROUTE_RUNG_LOAD] = "load",
+#define RUNG_NAME(constant, name) [constant] = name,
+    ROUTE_RUNG_ROWS(RUNG_NAME)
+#undef RUNG_NAME
 };
-static_assert(array_count(rung_names) == ROUTE_RUNG_COUNT, "every rung has a name");
 
 const struct policy *policy_find(const char *name)
 {

@@ -598,6 +598,23 @@ def test_an_answer_that_is_compressed_all_the_same_passes_unchanged(router, work
     assert answer.read_all() == body
 
 
+def test_a_stream_that_is_compressed_all_the_same_is_not_held_back(router, worker):
+    """No event can be seen in it, so none can be taken out, and nothing is waited for."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    packed = gzip.compress(b"".join(CHAT.stream(with_usage=True)))
+    request.start_stream(content_encoding="gzip")
+    answer = None
+    for at in range(0, len(packed), 40):
+        request.send_chunk(packed[at : at + 40])
+        answer = answer or client.answer()
+        assert answer.read(len(packed[at : at + 40])) == packed[at : at + 40]
+    request.end_stream()
+
+    assert answer.read_all() == packed
+
+
 def test_trailers_of_an_answer_are_dropped(router, worker):
     client = router.connect()
     client.post(CHAT, CHAT.request())
