@@ -530,7 +530,8 @@ static void retry(struct exchange *exchange, enum retry_verdict verdict, struct 
     retry_budget_spend(&relay->retry_budget);
     relay->stats.retries_total[retry_reasons[exchange->last_failure]]++;
     exchange_move(exchange, EXCHANGE_EVENT_RETRY);
-    exchange->is_fresh_only = verdict == RETRY_SAME_FRESH;
+    /* What cut one idle connection (a NAT, a restart) may have cut all of them. */
+    exchange->is_fresh_only = exchange->last_failure == ATTEMPT_STALE;
     exchange->was_usage_refused = verdict == RETRY_SAME_PLAIN;
     if (verdict == RETRY_SAME_PLAIN)
         exchange->splice = slice_of(NULL, 0);

@@ -161,6 +161,7 @@ def test_a_reused_connection_that_dies_with_zero_bytes_is_repeated(fleet_router,
     first.end_by(how)
 
     second = fleet.expect()
+    assert second.number == 1, "what cut one idle connection may have cut them all"
     second.answer(CHAT.answer())
 
     answer = client.answer()
