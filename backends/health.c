@@ -213,11 +213,15 @@ static bool is_our_fault(int error)
     return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
 }
 
-static void fail_round(struct probe *probe, enum probe_result result)
+/* A fetch failed, or its answer is `otherwise`. */
+static void end_failed(struct probe *probe, int error, enum probe_result otherwise)
 {
-    if (result == PROBE_REFUSED)
-        probe->was_refused = true;
-    judge(probe, result);
+    enum probe_result result = error < 0 ? result_of_error(error) : otherwise;
+
+    if (!is_our_fault(error)) {
+        probe->was_refused |= result == PROBE_REFUSED;
+        judge(probe, result);
+    }
     end_round(probe);
 }
 
@@ -309,7 +313,7 @@ static void on_models(void *ctx, int error, int status, struct slice body)
         judge(probe, PROBE_PASSED);
         get_metrics(probe);
     } else {
-        fail_round(probe, error < 0 ? result_of_error(error) : PROBE_NO_MODELS);
+        end_failed(probe, error, PROBE_NO_MODELS);
     }
 }
 
@@ -326,10 +330,7 @@ static void on_health(void *ctx, int error, int status, struct slice body)
             note_answer(probe);
         if (probe->health->is_closing)
             return;
-        if (is_our_fault(error))
-            end_round(probe);
-        else
-            fail_round(probe, error < 0 ? result_of_error(error) : PROBE_NOT_READY);
+        end_failed(probe, error, PROBE_NOT_READY);
         return;
     }
     note_answer(probe);
