@@ -179,10 +179,7 @@ void exchange_fail(struct exchange *exchange, const struct openai_error *error,
 {
     struct client_conn *client = exchange->client;
     struct client_answer more = {
-        /* An engine worked on it, or may still do: a retry would be paid twice. */
-        .should_not_retry = exchange->history.death_count >= 2 || error->status == 504 ||
-                            reason == END_UPSTREAM_PROTOCOL ||
-                            exchange->last_failure == ATTEMPT_HALF_ANSWERED,
+        .should_not_retry = exchange->history.was_begun,
         .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
     };
     bool is_sse = exchange->is_sse && !exchange->is_client_lost &&
@@ -463,6 +460,7 @@ static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failur
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
     exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     if (failure == ATTEMPT_PROTOCOL)
@@ -479,7 +477,7 @@ static void fail_attempt(struct exchange *exchange, enum attempt_failure failure
                                      "No worker for this model took a connection. Try again."},
                                     END_CONNECT_FAILED},
         [ATTEMPT_STALE] = {{502, "upstream_closed", NULL,
-                            "The worker closed the connection before it answered. Try again."},
+                            "The worker closed the connection before it answered."},
                            END_UPSTREAM_CLOSED},
         [ATTEMPT_DIED] = {{502, "upstream_closed", NULL,
                            "The worker's connection died before it answered."},

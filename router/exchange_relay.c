@@ -184,8 +184,7 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
                                    slice_of_string(exchange->worker->name));
     if (status == 0 && exchange->is_sse)
         status = write_stream_headers(buf, head);
-    /* An engine that fails and hangs up may be dying of this very request. */
-    if (status == 0 && head->status == 500 && !head->keep_alive &&
+    if (status == 0 && head->status >= 400 && exchange->history.was_begun &&
         http_head_find(head, SLICE("X-Should-Retry")) == NULL)
         status = http_write_header(buf, SLICE("x-should-retry"), SLICE("false"));
     if (status == 0)
@@ -227,6 +226,7 @@ static int on_head(void *ctx, const struct http_head *head)
     may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage;
     stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
     record->status = head->status;
+    exchange->history.was_begun |= retry_status_was_begun(head->status);
     if (!exchange->is_sse && exchange->is_ok)
         record->token_us = exchange->batch_us;
     if (write_client_head(exchange, head) < 0)
