@@ -343,8 +343,9 @@ static void finish(struct exchange *exchange)
     bool keep_alive = !client->is_close_delimited;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
 
-    /* 4xx is the client's fault: the worker is well. */
-    if (client->record.status >= 500)
+    /* 4xx is the client's fault: the worker is well. An engine that died says so behind the head
+     * of a stream too, to everybody who asks, until its process ends. */
+    if (client->record.status >= 500 || exchange->answer.error_code >= 500)
         worker_mark_failure(exchange->worker, now_ms);
     else
         worker_mark_success(exchange->worker, now_ms);

@@ -3,7 +3,7 @@
 
 import pytest
 
-from peers.openai_api import CHAT
+from peers.openai_api import CHAT, DONE, sse
 from peers.process import wait_until
 from peers.router import error_of
 
@@ -339,6 +339,21 @@ def test_a_death_behind_which_nobody_is_left_does_not_make_it_safe(start_router,
     assert answer.status == 502
     assert error_of(answer)["code"] == "upstream_connect_failed"
     assert answer.get("x-should-retry") == "false"
+
+
+@pytest.mark.parametrize("code, state", [(500, "down"), (400, "up")])
+def test_a_dead_engine_that_still_begins_streams_gets_no_more_of_them(router, worker, code, state):
+    """Some servers outlive their engine: each stream is 200 and one error event, and such a worker
+    is always free. What the client did wrong says nothing about it."""
+    error = sse({"error": {"message": "no", "type": "x", "code": code}})
+    worker.handler = lambda request: request.stream([error, DONE])
+    worker.health = 503
+    for _ in range(3):
+        answer = router.post(CHAT, CHAT.request(stream=True))
+        assert answer.status == 200
+        assert answer.read_all() == error + DONE
+
+    assert router.worker(worker)["state"] == state
 
 
 def test_bad_requests_do_not_take_a_worker_down(router, worker):
