@@ -301,6 +301,9 @@ static void learn_usage(struct exchange *exchange)
     learn_tokens_per_byte(exchange, usage);
     if (!usage->has_cached)
         return;
+    /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
+    if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
+        record->predicted_cached_tokens *= (double)usage->prompt_tokens / exchange->prompt_tokens;
     error = record->predicted_cached_tokens - (double)usage->cached_tokens;
     stats->cached_tokens_total += usage->cached_tokens;
     stats->predicted_tokens_total += (uint64_t)record->predicted_cached_tokens;

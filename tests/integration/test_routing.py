@@ -224,6 +224,23 @@ def test_predicted_cached_tokens_are_the_engines(start_router, start_sim):
         assert error <= 0.1 * line["prompt_tokens"], line
 
 
+@pytest.mark.parametrize("prompt_tokens", [300, 9000])
+def test_the_prediction_is_a_share_of_the_prompt_in_the_engines_own_tokens(
+        router, worker, prompt_tokens):
+    """How many tokens a text has is the engine's secret until it answers: what is compared with its
+    cached tokens is where the prefix ends, not how well tokens were guessed."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 4,
+             "prompt_tokens_details": {"cached_tokens": prompt_tokens - 1}}
+    worker.handler = lambda request: request.answer(CHAT.answer(usage=usage))
+    for _ in range(2):
+        router.post(CHAT, turn(PREFIX))
+
+    first, second = router.log.wait_count("request", 2)
+
+    assert first["predicted_cached_tokens"] == 0
+    assert 0.9 * prompt_tokens <= second["predicted_cached_tokens"] <= prompt_tokens
+
+
 def test_round_robin_takes_turns(start_router, answering):
     router = start_router(answering(3), "--policy", "round_robin")
     used = [worker_of(router, turn(PREFIX)) for _ in range(9)]
