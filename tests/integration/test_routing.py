@@ -241,6 +241,14 @@ def test_the_prediction_is_a_share_of_the_prompt_in_the_engines_own_tokens(
     assert 0.9 * prompt_tokens <= second["predicted_cached_tokens"] <= prompt_tokens
 
 
+def test_a_prompt_that_was_refused_is_not_believed_there(router, worker):
+    worker.handler = lambda request: request.answer(b'{"error":{"message":"too long"}}', 400)
+    for _ in range(2):
+        assert router.post(CHAT, turn(PREFIX)).status == 400
+
+    assert [line["matched_blocks"] for line in router.log.wait_count("request", 2)] == [0, 0]
+
+
 def test_round_robin_takes_turns(start_router, answering):
     router = start_router(answering(3), "--policy", "round_robin")
     used = [worker_of(router, turn(PREFIX)) for _ in range(9)]
