@@ -36,6 +36,9 @@ ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    # Even where the caller's environment forbids it: each of an engine's three processes would
+    # compile half of its packages anew.
+    "PYTHONDONTWRITEBYTECODE": "",
 }
 
 
