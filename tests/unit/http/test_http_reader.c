@@ -547,6 +547,40 @@ Test(http_reader, inside_is_from_the_first_byte_to_the_end)
     http_reader_destroy(reader);
 }
 
+Test(http_reader, the_second_request_is_held_to_what_the_first_is)
+{
+    static const char first[] = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    static const char *const second[] = {
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\tz\r\n\r\n",
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+    };
+
+    for (size_t i = 0; i < sizeof second / sizeof *second; i++) {
+        char input[256];
+        snprintf(input, sizeof input, "%s%s", first, second[i]);
+
+        expect_fault(HTTP_READER_REQUESTS, input, "invalid_http");
+    }
+}
+
+Test(http_reader, every_request_has_the_whole_limit_for_its_body)
+{
+    struct http_reader_limits own = {1000, 256, 4};
+    struct kept_head kept = {0};
+    struct http_reader *reader = http_reader_create(HTTP_READER_REQUESTS, own, &keep, &kept);
+    struct slice request = SLICE("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 "4\r\nabcd\r\n0\r\nT: u\r\n\r\n");
+    size_t consumed;
+
+    for (uint32_t i = 1; i <= 1000; i++) { /* trailers do not add up either */
+        cr_assert(eq(int, http_reader_feed(reader, request, &consumed), 0), "%u", i);
+        cr_assert(eq(u32, kept.end_count, i));
+        http_reader_next(reader);
+    }
+    http_reader_destroy(reader);
+}
+
 Test(http_reader, a_callback_stops_the_reader_with_its_own_word)
 {
     struct kept_head kept = {.answer = -ENOMEM};
