@@ -16,7 +16,7 @@
 
 enum {
     IO_READ_BYTES = 64 * 1024,
-    IO_TICK_MS = 20, /* deadlines fire up to this late */
+    IO_TICK_MS = 20, /* deadlines fire up to this early or late */
     IO_DEADLINE_LIST_COUNT_MAX = 32,
     IO_WRITE_SLICE_COUNT_MAX = 64, /* pieces of one gathered write */
 };
@@ -72,8 +72,9 @@ static inline uv_buf_t io_buf(struct slice slice)
 }
 
 /*
- * Sends what the socket takes at once. Returns how many bytes that was (0 when it is full), or
- * -errno. bufs is advanced: *bufs and *count are what is left, the first piece shortened.
+ * Sends what the socket takes at once; nothing may be queued on stream by uv_write(). Returns how
+ * many bytes that was (0 when it is full), or -errno. bufs is advanced: *bufs and *count are what
+ * is left, the first piece shortened.
  */
 MUST_CHECK ssize_t io_try_write(uv_stream_t *stream, uv_buf_t **bufs, unsigned *count);
 

@@ -26,7 +26,7 @@
  * a claim would do; at 8 the time with two tables is short. New slots come from calloc(), which
  * gets large tables from the kernel page by page, zeroed as they are touched.
  *
- * Mixing costs two multiplications and makes the map indifferent to what hashes look like.
+ * Mixing costs a multiplication and makes the map indifferent to small or sequential hashes.
  */
 
 enum {
@@ -38,12 +38,10 @@ enum {
     BYTES_PER_SLOT_MAX = (int)(sizeof(struct block_map_slot) * 3 / 2),
 };
 
-/* Odd multipliers lose nothing; the shift brings high bits into the low ones between them. */
+/* Fibonacci hashing (Knuth 6.4): an odd multiplier loses nothing, and only high bits are used. */
 static uint64_t mixed(uint64_t hash)
 {
-    hash *= 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-    return hash * 0xd6e8feb86659fd93;
+    return hash * 0x9e3779b97f4a7c15;
 }
 
 static size_t home(const struct block_map_table *table, uint64_t hash)
@@ -188,19 +186,22 @@ uint64_t *block_map_find(const struct block_map *map, uint64_t hash)
 
 uint64_t *block_map_claim(struct block_map *map, uint64_t hash)
 {
-    uint64_t *value;
-    struct block_map_slot *slot;
+    struct block_map_slot *slot, *old;
 
     assert(hash != 0);
 
     drain(map);
-    value = block_map_find(map, hash);
-    if (value != NULL)
-        return value;
-    if (is_filled(&map->table) && !grow(map))
-        return NULL;
-
-    slot = probe(&map->table, hash);
+    slot = map->table.slots != NULL ? probe(&map->table, hash) : NULL;
+    if (slot != NULL && slot->hash == hash)
+        return &slot->value;
+    old = find_slot(&map->old, hash);
+    if (old != NULL)
+        return &old->value;
+    if (is_filled(&map->table)) {
+        if (!grow(map))
+            return NULL;
+        slot = probe(&map->table, hash);
+    }
     *slot = (struct block_map_slot){hash, 0};
     map->table.count++;
     return &slot->value;
@@ -221,6 +222,17 @@ bool block_map_remove(struct block_map *map, uint64_t hash)
         return false;
     vacate(table, (size_t)(slot - table->slots));
     return true;
+}
+
+void block_map_remove_value(struct block_map *map, uint64_t *value)
+{
+    struct block_map_slot *slot = (struct block_map_slot *)(void *)(value - 1);
+    struct block_map_table *table = &map->table;
+
+    static_assert(offsetof(struct block_map_slot, value) == sizeof *value, "hash, then value");
+    if (slot < table->slots || slot >= table->slots + table->slot_count)
+        table = &map->old;
+    vacate(table, (size_t)(slot - table->slots));
 }
 
 void block_map_prefetch(const struct block_map *map, uint64_t hash)

@@ -44,6 +44,9 @@ MUST_CHECK uint64_t *block_map_claim(struct block_map *map, uint64_t hash);
 /* False: it was not there. */
 bool block_map_remove(struct block_map *map, uint64_t hash);
 
+/* Removes the entry whose value find or claim has just given. */
+void block_map_remove_value(struct block_map *map, uint64_t *value);
+
 /* Brings the place of hash nearer to the processor, for a find some 100 ns later. */
 void block_map_prefetch(const struct block_map *map, uint64_t hash);
 

@@ -17,6 +17,7 @@
 #include "router/api/admin.h"
 #include "router/api/public.h"
 #include "router/client_conn.h"
+#include "router/exchange.h"
 
 /*
  * DESIGN
@@ -251,6 +252,20 @@ static void start_handles(struct app *app)
 
 /* ---- boot ---- */
 
+static io_expired_fn *const on_expired[] = {
+    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
+    [RELAY_WAIT_CONNECT] = exchange_expired,
+    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
+    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
+    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
+};
+static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
+
 static struct relay_config relay_config_of(const struct router_options *options)
 {
     return (struct relay_config){
@@ -368,7 +383,7 @@ int app_init(struct app *app, const struct router_options *options)
         return EXIT_CODE_FAILED;
     }
     app->drain_ms = options->drain_ms;
-    relay_init(&app->relay, &app->io, relay_config_of(options), 0);
+    relay_init(&app->relay, &app->io, relay_config_of(options), on_expired);
     seed = make_secret(&app->relay, options->seed);
     app->relay.id_state = seed;
     make_knowledge(app, options, seed);

@@ -12,7 +12,6 @@
 #include "backends/runtime/clock.h"
 #include "router/api/openai_error.h"
 #include "router/endpoint.h"
-#include "router/exchange.h"
 #include "router/relay.h"
 
 /*
@@ -37,6 +36,7 @@ enum {
     ERROR_BODY_BYTES_MAX = 16 * 1024,
     NEAR_MODEL_COUNT = 3,
     MODEL_SHOWN_BYTES = 128,
+    JOINED_BYTES_MAX = 2048, /* up to here one write() of a copy costs less than a writev() */
     WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
@@ -89,7 +89,7 @@ static void on_closed(uv_handle_t *handle)
 
 static void close_conn(struct client_conn *conn)
 {
-    assert(conn->exchange == NULL);
+    assert(conn->work == NULL);
 
     if (conn->state == CLIENT_CLOSING)
         return;
@@ -113,11 +113,17 @@ static void end_record(struct client_conn *conn, enum end_reason reason)
     request_record_finish(&conn->record, conn->relay, clock_now_us());
 }
 
+static void abandon(struct client_conn *conn)
+{
+    if (conn->work != NULL)
+        conn->endpoint->handler->abandon(conn->work);
+    assert(conn->work == NULL);
+}
+
 /* The client left, or was too slow. */
 static void lose_client(struct client_conn *conn, enum end_reason reason)
 {
-    if (conn->exchange != NULL)
-        exchange_abandon(conn->exchange);
+    abandon(conn);
     if (conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING)
         end_record(conn, reason);
     close_conn(conn);
@@ -160,8 +166,8 @@ static void on_written(uv_write_t *write, int status)
         deadline_disarm(&conn->deadline);
     if (conn->queued_bytes == 0 && conn->state == CLIENT_FLUSHING)
         flushed(conn);
-    else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->exchange != NULL)
-        exchange_client_drained(conn->exchange);
+    else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL)
+        conn->endpoint->handler->on_drained(conn->work);
 }
 
 /* Copies what is left, since its memory is the caller's, and queues it. */
@@ -194,10 +200,19 @@ static int queue_rest(struct client_conn *conn, const uv_buf_t *left, unsigned c
     return 0;
 }
 
+static void join(char *joined, const uv_buf_t *pieces, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        memcpy(joined, pieces[i].base, pieces[i].len);
+        joined += pieces[i].len;
+    }
+}
+
 int client_conn_write(struct client_conn *conn, const struct slice *slices, unsigned count)
 {
     uv_buf_t pieces[WRITE_SLICE_COUNT_MAX];
     uv_buf_t *left = pieces;
+    char joined[JOINED_BYTES_MAX];
     size_t len = 0;
 
     assert(count <= WRITE_SLICE_COUNT_MAX);
@@ -206,6 +221,11 @@ int client_conn_write(struct client_conn *conn, const struct slice *slices, unsi
     for (unsigned i = 0; i < count; i++) {
         pieces[i] = io_buf(slices[i]);
         len += slices[i].len;
+    }
+    if (count > 1 && len <= sizeof joined) {
+        join(joined, pieces, count);
+        pieces[0] = uv_buf_init(joined, (unsigned)len);
+        count = 1;
     }
     conn->record.bytes_out += len;
     conn->relay->stats.client_sent_bytes_total += len;
@@ -245,7 +265,7 @@ static void forget_request(struct client_conn *conn)
 
 void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_reason reason)
 {
-    assert(conn->exchange == NULL);
+    assert(conn->work == NULL);
     assert(conn->state == CLIENT_ANSWERING);
 
     end_record(conn, reason);
@@ -418,8 +438,7 @@ static void refuse_fault(struct client_conn *conn, int status)
     struct client_answer more = {.must_close = true};
     char message[256];
 
-    if (conn->exchange != NULL)
-        exchange_abandon(conn->exchange);
+    abandon(conn);
     if (status == -ENOMEM)
         fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
     snprintf(message, sizeof message, "%s", fault.message);
@@ -493,11 +512,11 @@ static void begin_request(struct client_conn *conn)
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
 }
 
-static int accept_relayed(struct client_conn *conn, const struct http_head *head)
+static int begin_work(struct client_conn *conn, const struct http_head *head)
 {
     conn->record.is_relayed = true;
-    conn->exchange = exchange_create(conn, conn->endpoint->relayed_api);
-    if (conn->exchange == NULL)
+    conn->work = conn->endpoint->handler->begin(conn);
+    if (conn->work == NULL)
         return -ENOMEM;
     if (head->expects_continue && head->has_body) {
         struct slice go_on = SLICE("HTTP/1.1 100 Continue\r\n\r\n");
@@ -530,17 +549,17 @@ static int on_head(void *ctx, const struct http_head *head)
         return head->has_body ? -ECANCELED : 0; /* nobody will read it */
     }
     conn->endpoint = endpoint;
-    return endpoint->is_relayed ? accept_relayed(conn, head) : 0;
+    return endpoint->handler != NULL ? begin_work(conn, head) : 0;
 }
 
 static int on_body(void *ctx, struct slice piece)
 {
     struct client_conn *conn = ctx;
 
-    if (conn->exchange == NULL)
+    if (conn->work == NULL)
         return 0; /* a body that no one asked for, of a GET */
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
-    return exchange_body(conn->exchange, piece);
+    return conn->endpoint->handler->on_body(conn->work, piece);
 }
 
 static int on_end(void *ctx)
@@ -563,8 +582,8 @@ static void answer_request(struct client_conn *conn)
         return;
     }
     move(conn, CLIENT_EVENT_REQUEST_END);
-    if (conn->exchange != NULL)
-        exchange_begin(conn->exchange);
+    if (conn->work != NULL)
+        conn->endpoint->handler->on_request_end(conn->work);
     else
         conn->endpoint->answer(conn, conn->endpoint_rest);
 }
@@ -725,8 +744,8 @@ void client_conn_drain(struct client_conn *conn)
 
 void client_conn_kill(struct client_conn *conn)
 {
-    if (conn->exchange != NULL && conn->state == CLIENT_ANSWERING)
-        exchange_drain(conn->exchange);
+    if (conn->work != NULL && conn->state == CLIENT_ANSWERING)
+        conn->endpoint->handler->drain(conn->work);
     if (conn->state != CLIENT_CLOSING)
         lose_client(conn, END_DRAINED);
 }
@@ -740,8 +759,7 @@ void client_conn_expired(struct deadline *deadline)
         lose_client(conn, END_CLIENT_TIMEOUT);
         return;
     }
-    if (conn->exchange != NULL)
-        exchange_abandon(conn->exchange);
+    abandon(conn);
     conn->relay->stats.rejected_total[REJECT_TIMEOUT]++;
     conn->record.phase = ABORT_READ;
     client_conn_answer_error(

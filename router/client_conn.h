@@ -20,10 +20,10 @@
 #include "backends/runtime/must_check.h"
 #include "router/request_record.h"
 
+struct client_conn;
 struct endpoint;
 struct endpoint_table;
 struct openai_error;
-struct exchange;
 struct relay;
 
 enum client_state {
@@ -54,6 +54,26 @@ int client_state_after(enum client_state state, enum client_event event);
  * read, below the low mark it is again. */
 enum { CLIENT_QUEUE_HIGH_BYTES = 256 * 1024, CLIENT_QUEUE_LOW_BYTES = 64 * 1024 };
 
+/*
+ * Who answers requests that take time: what a client_conn tells it. Whatever it does with the
+ * request ends in client_conn_answer_end() or _cut(), before which it sets conn->work to NULL.
+ */
+struct client_handler {
+    /* The head is read. What is returned becomes conn->work. NULL: no memory. */
+    void *(*begin)(struct client_conn *conn);
+    /* The next piece of the body. -ENOMEM: answered 503. */
+    int (*on_body)(void *work, struct slice piece);
+    /* The request is complete. The work may be over when this returns. */
+    void (*on_request_end)(void *work);
+    /* The client has taken what was queued for it. */
+    void (*on_drained)(void *work);
+    /* The client left, or is refused while it sends: the work is given up, conn->work NULL when
+     * this returns. The caller ends the request. */
+    void (*abandon)(void *work);
+    /* The router stops now: the work ends as far as it came. */
+    void (*drain)(void *work);
+};
+
 struct client_conn {
     uv_tcp_t tcp;
     struct list_node in_clients; /* relay->clients, from accept to close */
@@ -62,7 +82,7 @@ struct client_conn {
     enum client_state state;
     struct http_reader *reader;
     const struct http_head *head; /* of the current request; NULL before and after */
-    struct exchange *exchange;    /* that answers the current request, or NULL */
+    void *work;                   /* the handler's, from its begin() to its end; or NULL */
     struct buf ahead;             /* bytes of requests behind the current one (pipelining) */
     struct deadline deadline;     /* of the one wait that its state has */
     struct deadline hangup;       /* armed while it is not read: see client_conn_check_hangup() */
@@ -108,21 +128,21 @@ void client_conn_answer_error(struct client_conn *conn, const struct openai_erro
 /* The same with 404 for a model that nobody serves, naming near ones. */
 void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
 
-/* For exchanges: writes; what the kernel does not take is copied. -errno: the client is gone. */
+/* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,
                                  unsigned count);
 bool client_conn_is_congested(const struct client_conn *conn);
 
-/* For exchanges: the answer is complete; writes the log line and goes on to the next request.
- * keep_alive false: the client learns the answer's end from the connection's end. The exchange
- * must be gone from conn->exchange before. */
+/* For handlers: the answer is complete; writes the log line and goes on to the next request.
+ * keep_alive false: the client learns the answer's end from the connection's end. The
+ * work must be over: conn->work is NULL. */
 void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_reason reason);
 
-/* For exchanges: ends a chunked stream of events with an error event, and no [DONE]. */
+/* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
 void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
                             enum end_reason reason);
 
-/* For exchanges: the answer is cut; the client sees a connection that ends too early. */
+/* For handlers: the answer is cut; the client sees a connection that ends too early. */
 void client_conn_cut(struct client_conn *conn, enum end_reason reason);
 
 /* For the drain: closes it if no request is running; a running one is the last. */

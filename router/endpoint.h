@@ -14,15 +14,16 @@
 #include "router/metrics.h"
 
 struct client_conn;
+struct client_handler;
 
 struct endpoint {
     const char *path; /* exact, or up to here when is_prefix */
     bool is_prefix;
     enum http_method method; /* GET also serves HEAD */
     enum request_api api;
-    bool is_relayed; /* an exchange answers it */
-    enum openai_api relayed_api;
-    /* Answers at once, when the request is complete; rest is the path behind a prefix. */
+    const struct client_handler *handler; /* that takes the body and answers; or NULL and */
+    enum openai_api relayed_api;          /* of a handler that asks engines */
+    /* what answers at once, when the request is complete; rest is the path behind a prefix. */
     void (*answer)(struct client_conn *conn, struct slice rest);
 };
 

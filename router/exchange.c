@@ -10,6 +10,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/endpoint.h"
 #include "router/relay.h"
 
 /*
@@ -71,7 +72,7 @@ void exchange_move(struct exchange *exchange, enum exchange_event event)
 
 /* ---- life ---- */
 
-struct exchange *exchange_create(struct client_conn *client, enum openai_api api)
+static void *begin(struct client_conn *client)
 {
     struct exchange *exchange = calloc(1, sizeof *exchange);
     const struct http_head *head = client->head;
@@ -80,7 +81,7 @@ struct exchange *exchange_create(struct client_conn *client, enum openai_api api
         return NULL;
     exchange->client = client;
     exchange->relay = client->relay;
-    exchange->api = api;
+    exchange->api = client->endpoint->relayed_api;
     deadline_init(&exchange->deadline);
     arena_init(&exchange->arena, ARENA_BYTES_MAX);
     buf_init(&exchange->body, client->relay->config.body_bytes_max);
@@ -92,7 +93,7 @@ struct exchange *exchange_create(struct client_conn *client, enum openai_api api
     retry_budget_earn(&client->relay->retry_budget);
     if (head->content_length > 0 &&
         buf_reserve(&exchange->body, (size_t)head->content_length) < 0) {
-        client->exchange = exchange;
+        client->work = exchange;
         exchange_destroy(exchange);
         return NULL;
     }
@@ -107,7 +108,7 @@ void exchange_destroy(struct exchange *exchange)
         exchange_move(exchange, EXCHANGE_EVENT_END);
     exchange_end_attempt(exchange);
     exchange->relay->stats.requests_in_flight--;
-    client->exchange = NULL;
+    client->work = NULL;
     if (exchange->has_answer)
         answer_stream_release(&exchange->answer);
     arena_release(&exchange->arena);
@@ -118,8 +119,10 @@ void exchange_destroy(struct exchange *exchange)
     free(exchange);
 }
 
-int exchange_body(struct exchange *exchange, struct slice piece)
+static int on_body(void *work, struct slice piece)
 {
+    struct exchange *exchange = work;
+
     return buf_append(&exchange->body, piece) < 0 ? -ENOMEM : 0;
 }
 
@@ -129,9 +132,14 @@ void exchange_abandon(struct exchange *exchange)
     exchange_destroy(exchange);
 }
 
-void exchange_drain(struct exchange *exchange)
+static void abandon(void *work)
 {
-    exchange_fail(exchange,
+    exchange_abandon(work);
+}
+
+static void drain(void *work)
+{
+    exchange_fail(work,
                   &(struct openai_error){503, "draining", NULL,
                                          "The router is shutting down. Send the request again."},
                   END_DRAINED);
@@ -357,8 +365,9 @@ static bool understand(struct exchange *exchange)
     return name_prompt(exchange, &request);
 }
 
-void exchange_begin(struct exchange *exchange)
+static void on_request_end(void *work)
 {
+    struct exchange *exchange = work;
     struct relay *relay = exchange->relay;
     struct request_record *record = &exchange->client->record;
     bool is_large = buf_len(&exchange->body) > BODY_DOC_TRIM_BYTES;
@@ -390,6 +399,15 @@ void exchange_begin(struct exchange *exchange)
     exchange_move(exchange, EXCHANGE_EVENT_READ);
     exchange_route(exchange);
 }
+
+static void on_drained(void *work)
+{
+    exchange_client_drained(work);
+}
+
+const struct client_handler exchange_handler = {
+    begin, on_body, on_request_end, on_drained, abandon, drain,
+};
 
 /* ---- the end of an attempt ---- */
 

@@ -25,6 +25,7 @@
 #include "router/stream_filter.h"
 
 struct client_conn;
+struct client_handler;
 struct relay;
 struct worker;
 struct worker_conn;
@@ -127,24 +128,8 @@ struct exchange {
     uint64_t batch_us;      /* when the bytes being relayed came; 0: not measured */
 };
 
-/* For a request whose head is read. NULL: no memory. */
-struct exchange *exchange_create(struct client_conn *client, enum openai_api api);
-
-/* The next piece of its body. -ENOMEM: answer 503. */
-MUST_CHECK int exchange_body(struct exchange *exchange, struct slice piece);
-
-/* The body is complete: goes to work. The exchange may be gone when this returns. */
-void exchange_begin(struct exchange *exchange);
-
-/* The client has taken what was queued: the worker may go on. */
-void exchange_client_drained(struct exchange *exchange);
-
-/* The client left, or is refused while it sends: stops the engine, frees the exchange. The caller
- * ends the request. */
-void exchange_abandon(struct exchange *exchange);
-
-/* The router stops now: ends the request as far as it came. */
-void exchange_drain(struct exchange *exchange);
+/* How a client_conn hands a request over: begin() makes an exchange. */
+extern const struct client_handler exchange_handler;
 
 /* One of its waits is over (io_deadlines). */
 void exchange_expired(struct deadline *deadline);
@@ -153,6 +138,12 @@ void exchange_expired(struct deadline *deadline);
 
 /* Moves by event; asserts that the table allows it. */
 void exchange_move(struct exchange *exchange, enum exchange_event event);
+
+/* The client left: stops the engine, frees the exchange. The caller ends the request. */
+void exchange_abandon(struct exchange *exchange);
+
+/* The client has taken what was queued: the worker may go on. */
+void exchange_client_drained(struct exchange *exchange);
 
 /* Chooses a worker among those not tried and starts an attempt there; fails where none is left. */
 void exchange_route(struct exchange *exchange);
@@ -176,7 +167,7 @@ void exchange_end_attempt(struct exchange *exchange);
 void exchange_fail(struct exchange *exchange, const struct openai_error *error,
                    enum end_reason reason);
 
-/* Ends the attempt, frees everything; client->exchange is NULL afterwards. */
+/* Ends the attempt, frees everything; client->work is NULL afterwards. */
 void exchange_destroy(struct exchange *exchange);
 
 extern const struct worker_conn_callbacks exchange_worker_callbacks;

@@ -310,22 +310,16 @@ static void learn_usage(struct exchange *exchange)
 /* The answer's text is the next turn's prefix: the worker holds that too. */
 static void learn_answer(struct exchange *exchange)
 {
-    struct block *blocks;
+    struct block parent = {0, 0};
     size_t count;
-    const struct block *more = answer_stream_finish(&exchange->answer, &count);
+    const struct block *blocks = answer_stream_finish(&exchange->answer, &count);
 
     if (count == 0)
         return;
-    blocks = malloc((exchange->closed_count + count) * sizeof *blocks);
-    if (blocks == NULL)
-        return; /* known a little less */
     if (exchange->closed_count > 0)
-        memcpy(blocks, exchange->blocks, exchange->closed_count * sizeof *blocks);
-    memcpy(blocks + exchange->closed_count, more, count * sizeof *blocks);
-    residency_guess_learn(exchange->relay->guess, exchange->worker->index, blocks,
-                          exchange->closed_count + count,
-                          exchange->prompt_tokens / (double)exchange->prompt_bytes);
-    free(blocks);
+        parent = exchange->blocks[exchange->closed_count - 1];
+    residency_guess_extend(exchange->relay->guess, exchange->worker->index, parent, blocks, count,
+                           exchange->prompt_tokens / (double)exchange->prompt_bytes);
 }
 
 static void learn(struct exchange *exchange)

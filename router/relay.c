@@ -4,24 +4,7 @@
 
 #include <assert.h>
 
-#include "backends/http/worker_pool.h"
-#include "router/client_conn.h"
-#include "router/exchange.h"
 #include "router/policy/policy_defaults.h"
-
-static io_expired_fn *const on_expired[] = {
-    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
-    [RELAY_WAIT_CONNECT] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
-    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
-};
-static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
 
 static const char *const wait_names[] = {
     [RELAY_WAIT_CLIENT_HEADER] = "client-header-ms",
@@ -37,12 +20,12 @@ static const char *const wait_names[] = {
 };
 static_assert(array_count(wait_names) == RELAY_WAIT_COUNT, "every wait has a name");
 
-void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config, uint64_t seed)
+void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config,
+                io_expired_fn *const on_expired[RELAY_WAIT_COUNT])
 {
     memset(relay, 0, sizeof *relay);
     relay->io = io;
     relay->config = config;
-    relay->id_state = seed;
     relay->tokens_per_byte = POLICY_TOKENS_PER_BYTE_DEFAULT;
     list_init(&relay->clients);
     router_stats_init(&relay->stats);
@@ -53,7 +36,14 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
 
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline)
 {
-    deadline_arm(deadline, &relay->waits[wait].list, io_loop_now_ms(relay->io));
+    struct deadline_list *list = &relay->waits[wait].list;
+    uint64_t now_ms = io_loop_now_ms(relay->io);
+
+    /* Renewed within the same tick, as for each event of a stream: its place in the list is good
+     * enough, and its neighbours' memory stays untouched. */
+    if (deadline->list == list && deadline->expires_ms + IO_TICK_MS > now_ms + list->duration_ms)
+        return;
+    deadline_arm(deadline, list, now_ms);
 }
 
 const char *relay_wait_name(enum relay_wait wait)

@@ -82,8 +82,12 @@ struct relay {
     uint32_t order[WORKER_COUNT_MAX];
 };
 
-/* Sets up the waits and the counters; the other pointers are the caller's to fill. */
-void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config, uint64_t seed);
+/*
+ * Sets up the waits and the counters; the other pointers are the caller's to fill. on_expired has
+ * one function for each wait: relay knows nobody who waits.
+ */
+void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config,
+                io_expired_fn *const on_expired[RELAY_WAIT_COUNT]);
 
 /* Arms deadline for one kind of wait, from now. */
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline);

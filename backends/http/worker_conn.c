@@ -6,9 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "backends/http/worker_pool.h"
-#include "backends/worker.h"
-
 /*
  * DESIGN
  *
@@ -124,7 +121,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     if (count == 0)
         return;
     if (conn->state == WORKER_CONN_IDLE) { /* closed by the worker, or bytes nobody asked for */
-        worker_pool_lost_idle(conn->pool, conn);
+        conn->owner->on_idle_lost(conn->owner_ctx, conn);
         return;
     }
     assert(conn->state == WORKER_CONN_LENT);
@@ -161,17 +158,16 @@ static void on_closed(uv_handle_t *handle)
 {
     struct worker_conn *conn = handle->data;
 
-    worker_pool_closed_one(conn->pool);
+    conn->owner->on_closed(conn->owner_ctx);
     http_reader_destroy(conn->reader);
     free(conn);
 }
 
-struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status)
+static struct worker_conn *create(const struct worker_conn_config *config)
 {
-    struct http_reader_limits limits = {.head_bytes_max = worker_pool_head_bytes_max(pool)};
+    struct http_reader_limits limits = {.head_bytes_max = config->answer_head_bytes_max};
     struct worker_conn *conn = calloc(1, sizeof *conn);
 
-    *status = -ENOMEM;
     if (conn == NULL)
         return NULL;
     conn->reader = http_reader_create(HTTP_READER_ANSWERS, limits, &reader_callbacks, conn);
@@ -179,19 +175,30 @@ struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status)
         free(conn);
         return NULL;
     }
-    conn->pool = pool;
+    conn->owner = config->owner;
+    conn->owner_ctx = config->owner_ctx;
     conn->state = WORKER_CONN_CONNECTING;
     list_node_init(&conn->in_pool);
     deadline_init(&conn->idle);
-    *status = uv_tcp_init(worker_pool_loop(pool), &conn->tcp);
-    worker_pool_opened_one(pool);
-    assert(*status == 0); /* makes no descriptor yet, so cannot fail */
     conn->tcp.data = conn;
     conn->connect.data = conn;
     conn->write.data = conn;
-    *status =
-        uv_tcp_connect(&conn->connect, &conn->tcp,
-                       (const struct sockaddr *)&worker_pool_worker(pool)->address, on_connected);
+    return conn;
+}
+
+struct worker_conn *worker_conn_open(const struct worker_conn_config *config, bool *has_socket,
+                                     int *status)
+{
+    struct worker_conn *conn = create(config);
+
+    *has_socket = conn != NULL;
+    *status = -ENOMEM;
+    if (conn == NULL)
+        return NULL;
+    *status = uv_tcp_init(config->loop, &conn->tcp);
+    assert(*status == 0); /* makes no descriptor yet, so cannot fail */
+    *status = uv_tcp_connect(&conn->connect, &conn->tcp, (const struct sockaddr *)config->address,
+                             on_connected);
     if (*status < 0) {
         worker_conn_close(conn);
         return NULL;

@@ -19,7 +19,6 @@
 #include "backends/runtime/slice.h"
 
 struct worker_conn;
-struct worker_pool;
 
 /*
  * What the lender is told. on_head, on_body and on_end come while bytes are being read: they
@@ -69,6 +68,22 @@ enum worker_conn_state {
 /* The table of moves. Pure. */
 bool worker_conn_may_move(enum worker_conn_state from, enum worker_conn_state to);
 
+/* Who keeps the connection while nobody uses it: its pool. */
+struct worker_conn_owner {
+    /* An idle connection was closed by the worker, or talks unasked: to be closed. */
+    void (*on_idle_lost)(void *ctx, struct worker_conn *conn);
+    /* The socket is closed; the connection's memory goes when this returns. */
+    void (*on_closed)(void *ctx);
+};
+
+struct worker_conn_config {
+    uv_loop_t *loop; /* of an io_loop */
+    const struct sockaddr_storage *address;
+    size_t answer_head_bytes_max;
+    const struct worker_conn_owner *owner;
+    void *owner_ctx;
+};
+
 /* Private to worker_conn.c and worker_pool.c. */
 struct worker_conn {
     uv_tcp_t tcp;
@@ -76,7 +91,8 @@ struct worker_conn {
     uv_write_t write;
     struct list_node in_pool; /* in the pool's idle list, or unlinked */
     struct deadline idle;     /* armed while idle */
-    struct worker_pool *pool;
+    const struct worker_conn_owner *owner;
+    void *owner_ctx;
     enum worker_conn_state state;
     struct http_reader *reader;
     const struct worker_conn_callbacks *callbacks;
@@ -90,8 +106,10 @@ struct worker_conn {
     bool is_reading;
 };
 
-/* Starts connecting to the pool's worker. NULL and *status < 0: no socket, no memory. */
-struct worker_conn *worker_conn_open(struct worker_pool *pool, int *status);
+/* Starts connecting. NULL: no memory or no socket; *status says which. *has_socket: on_closed of
+ * the owner will come, also where NULL is returned. */
+struct worker_conn *worker_conn_open(const struct worker_conn_config *config, bool *has_socket,
+                                     int *status);
 
 /* Hands conn to its next lender. */
 void worker_conn_lend(struct worker_conn *conn, const struct worker_conn_callbacks *callbacks,

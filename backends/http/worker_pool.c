@@ -47,10 +47,48 @@ static void unlink_idle(struct worker_pool *pool, struct worker_conn *conn)
     pool->stats.idle_count--;
 }
 
+static void close_idle(struct worker_pool *pool, struct worker_conn *conn)
+{
+    unlink_idle(pool, conn);
+    pool->stats.idle_closed_total++;
+    worker_conn_close(conn);
+}
+
+static void free_when_closed(struct worker_pool *pool)
+{
+    if (pool->is_closing && pool->open_count == 0)
+        free(pool);
+}
+
+static void on_idle_lost(void *ctx, struct worker_conn *conn)
+{
+    close_idle(ctx, conn);
+}
+
+static void on_closed(void *ctx)
+{
+    struct worker_pool *pool = ctx;
+
+    assert(pool->open_count > 0);
+
+    pool->open_count--;
+    free_when_closed(pool);
+}
+
+static const struct worker_conn_owner owner = {on_idle_lost, on_closed};
+
 int worker_pool_acquire(struct worker_pool *pool, bool fresh,
                         const struct worker_conn_callbacks *callbacks, void *ctx,
                         struct worker_conn **conn)
 {
+    const struct worker_conn_config config = {
+        .loop = &pool->config.io->loop,
+        .address = &pool->worker->address,
+        .answer_head_bytes_max = pool->config.answer_head_bytes_max,
+        .owner = &owner,
+        .owner_ctx = pool,
+    };
+    bool has_socket;
     int status;
 
     assert(!pool->is_closing);
@@ -65,7 +103,8 @@ int worker_pool_acquire(struct worker_pool *pool, bool fresh,
     }
     if (pool->stats.lent_count + pool->stats.idle_count >= pool->config.conn_count_max)
         return -EBUSY;
-    *conn = worker_conn_open(pool, &status);
+    *conn = worker_conn_open(&config, &has_socket, &status);
+    pool->open_count += has_socket;
     if (*conn == NULL)
         return status;
     worker_conn_lend(*conn, callbacks, ctx);
@@ -77,7 +116,7 @@ int worker_pool_acquire(struct worker_pool *pool, bool fresh,
 void worker_pool_return(struct worker_conn **conn_ptr)
 {
     struct worker_conn *conn = *conn_ptr;
-    struct worker_pool *pool = conn->pool;
+    struct worker_pool *pool = conn->owner_ctx;
 
     *conn_ptr = NULL;
     assert(pool->stats.lent_count > 0);
@@ -91,48 +130,17 @@ void worker_pool_return(struct worker_conn **conn_ptr)
     deadline_arm(&conn->idle, &pool->config.idle->list, io_loop_now_ms(pool->config.io));
 }
 
-static void close_idle(struct worker_pool *pool, struct worker_conn *conn)
-{
-    unlink_idle(pool, conn);
-    pool->stats.idle_closed_total++;
-    worker_conn_close(conn);
-}
-
 void worker_pool_idle_expired(struct deadline *deadline)
 {
     struct worker_conn *conn = container_of(deadline, struct worker_conn, idle);
 
-    close_idle(conn->pool, conn);
-}
-
-void worker_pool_lost_idle(struct worker_pool *pool, struct worker_conn *conn)
-{
-    close_idle(pool, conn);
+    close_idle(conn->owner_ctx, conn);
 }
 
 void worker_pool_drop_idle(struct worker_pool *pool)
 {
     while (pool->idle.count > 0)
         close_idle(pool, container_of(pool->idle.head.next, struct worker_conn, in_pool));
-}
-
-static void free_when_closed(struct worker_pool *pool)
-{
-    if (pool->is_closing && pool->open_count == 0)
-        free(pool);
-}
-
-void worker_pool_opened_one(struct worker_pool *pool)
-{
-    pool->open_count++;
-}
-
-void worker_pool_closed_one(struct worker_pool *pool)
-{
-    assert(pool->open_count > 0);
-
-    pool->open_count--;
-    free_when_closed(pool);
 }
 
 void worker_pool_close(struct worker_pool *pool)
@@ -147,19 +155,4 @@ void worker_pool_close(struct worker_pool *pool)
 struct worker_pool_stats worker_pool_stats(const struct worker_pool *pool)
 {
     return pool->stats;
-}
-
-uv_loop_t *worker_pool_loop(struct worker_pool *pool)
-{
-    return &pool->config.io->loop;
-}
-
-struct worker *worker_pool_worker(struct worker_pool *pool)
-{
-    return pool->worker;
-}
-
-size_t worker_pool_head_bytes_max(const struct worker_pool *pool)
-{
-    return pool->config.answer_head_bytes_max;
 }

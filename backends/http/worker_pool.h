@@ -57,14 +57,6 @@ void worker_pool_drop_idle(struct worker_pool *pool);
 
 struct worker_pool_stats worker_pool_stats(const struct worker_pool *pool);
 
-/* For worker_conn.c. */
-uv_loop_t *worker_pool_loop(struct worker_pool *pool);
-struct worker *worker_pool_worker(struct worker_pool *pool);
-size_t worker_pool_head_bytes_max(const struct worker_pool *pool);
-void worker_pool_lost_idle(struct worker_pool *pool, struct worker_conn *conn);
-void worker_pool_opened_one(struct worker_pool *pool); /* a socket exists ... */
-void worker_pool_closed_one(struct worker_pool *pool); /* ... until here */
-
 /* No connection may be lent. Frees the pool once the last socket is closed. */
 void worker_pool_close(struct worker_pool *pool);
 

@@ -6,6 +6,7 @@
 #include "backends/runtime/must_check.h"
 #include "router/api/openai_error.h"
 #include "router/client_conn.h"
+#include "router/exchange.h"
 #include "router/relay.h"
 
 enum { MODELS_BYTES_MAX = 4 * 1024 * 1024, ID_BYTES_MAX = 512 };
@@ -133,12 +134,12 @@ static const struct endpoint endpoints[] = {
     {.path = "/v1/chat/completions",
      .method = HTTP_METHOD_POST,
      .api = REQUEST_API_CHAT,
-     .is_relayed = true,
+     .handler = &exchange_handler,
      .relayed_api = OPENAI_CHAT},
     {.path = "/v1/completions",
      .method = HTTP_METHOD_POST,
      .api = REQUEST_API_COMPLETIONS,
-     .is_relayed = true,
+     .handler = &exchange_handler,
      .relayed_api = OPENAI_COMPLETIONS},
     {.path = "/v1/models",
      .method = HTTP_METHOD_GET,

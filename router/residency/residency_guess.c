@@ -35,7 +35,7 @@ struct guess_node {
 };
 
 struct guess_worker {
-    struct block_map places; /* hash -> index in nodes */
+    struct block_map places; /* hash -> 1 + index in nodes */
     struct guess_node *nodes;
     uint32_t node_count;
     uint32_t node_count_max;
@@ -64,6 +64,18 @@ static void unlink_node(struct guess_worker *of, uint32_t at)
         of->nodes[node->older].newer = node->newer;
     else
         of->oldest = node->newer;
+}
+
+/* Behind ref: less recent than it, more recent than all that were. */
+static void link_older(struct guess_worker *of, uint32_t at, uint32_t ref)
+{
+    of->nodes[at].newer = ref;
+    of->nodes[at].older = of->nodes[ref].older;
+    if (of->nodes[ref].older != NONE)
+        of->nodes[of->nodes[ref].older].newer = at;
+    else
+        of->oldest = at;
+    of->nodes[ref].older = at;
 }
 
 static void link_newest(struct guess_worker *of, uint32_t at)
@@ -163,51 +175,66 @@ static bool store(struct residency_guess *guess, uint32_t worker, uint64_t hash)
     return false;
 }
 
-/* Adds hash without tokens, as the newest. NONE: refused. */
-static uint32_t add_node(struct residency_guess *guess, uint32_t worker, uint64_t hash)
+/* A node for the new place of hash, in no list yet and without tokens. NONE: the index refused it
+ * and the place is gone. Evicting moves places, so *place is written before. */
+static uint32_t add_node(struct residency_guess *guess, uint32_t worker, uint64_t hash,
+                         uint64_t *place)
 {
     struct guess_worker *of = guess->workers[worker];
-    uint64_t *place;
-    uint32_t at;
+    uint32_t at = take_node(of);
 
-    if (!store(guess, worker, hash))
-        return NONE;
-    place = block_map_claim(&of->places, hash);
-    at = place != NULL ? take_node(of) : NONE;
     if (at == NONE)
-        abort(); /* bookkeeping, and less than the index just took */
-    *place = at;
+        abort(); /* bookkeeping, and less than the index takes for the same block */
     of->nodes[at] = (struct guess_node){.hash = hash};
-    link_newest(of, at);
+    *place = (uint64_t)at + 1;
+    if (!store(guess, worker, hash)) {
+        block_map_remove(&of->places, hash);
+        give_node(of, at);
+        return NONE;
+    }
     guess->stats.block_count++;
     return at;
+}
+
+/* The node of hash, old or new, taken out of the order. NONE: refused. */
+static uint32_t unlinked_node(struct residency_guess *guess, uint32_t worker, uint64_t hash)
+{
+    struct guess_worker *of = guess->workers[worker];
+    uint64_t *place = block_map_claim(&of->places, hash);
+
+    if (place == NULL)
+        abort(); /* as in add_node() */
+    if (*place == 0)
+        return add_node(guess, worker, hash, place);
+    unlink_node(of, (uint32_t)(*place - 1));
+    return (uint32_t)(*place - 1);
+}
+
+static void set_tokens(struct guess_worker *of, uint32_t at, uint64_t tokens_milli)
+{
+    of->tokens_milli += tokens_milli - of->nodes[at].tokens_milli;
+    of->nodes[at].tokens_milli = tokens_milli;
 }
 
 static void touch(struct residency_guess *guess, uint32_t worker, uint64_t hash,
                   uint64_t tokens_milli)
 {
-    struct guess_worker *of = guess->workers[worker];
-    const uint64_t *place = block_map_find(&of->places, hash);
-    uint32_t at;
+    uint32_t at = unlinked_node(guess, worker, hash);
 
-    if (place != NULL) {
-        at = (uint32_t)*place;
-        unlink_node(of, at);
-        link_newest(of, at);
-    } else {
-        at = add_node(guess, worker, hash);
-        if (at == NONE)
-            return;
-    }
-    of->tokens_milli += tokens_milli - of->nodes[at].tokens_milli;
-    of->nodes[at].tokens_milli = tokens_milli;
+    if (at == NONE)
+        return;
+    link_newest(guess->workers[worker], at);
+    set_tokens(guess->workers[worker], at, tokens_milli);
+}
+
+static uint64_t tokens_milli_of(uint64_t bytes, double tokens_per_byte)
+{
+    return (uint64_t)((double)bytes * tokens_per_byte * 1000.0 + 0.5);
 }
 
 static uint64_t block_tokens_milli(const struct block *blocks, size_t i, double tokens_per_byte)
 {
-    uint64_t bytes = blocks[i].end - (i > 0 ? blocks[i - 1].end : 0);
-
-    return (uint64_t)((double)bytes * tokens_per_byte * 1000.0 + 0.5);
+    return tokens_milli_of(blocks[i].end - (i > 0 ? blocks[i - 1].end : 0), tokens_per_byte);
 }
 
 /* How many of the first blocks fit into an otherwise empty cache. */
@@ -279,6 +306,35 @@ void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
     }
 }
 
+void residency_guess_extend(struct residency_guess *guess, uint32_t worker, struct block parent,
+                            const struct block *blocks, size_t block_count, double tokens_per_byte)
+{
+    struct guess_worker *of;
+    const uint64_t *place;
+    uint32_t newer;
+
+    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(tokens_per_byte > 0);
+
+    of = worker_of(guess, worker);
+    place = parent.hash != 0 ? block_map_find(&of->places, parent.hash) : NULL;
+    newer = place != NULL ? (uint32_t)(*place - 1) : NONE;
+    for (size_t i = 0; i < block_count; i++) {
+        uint64_t bytes = blocks[i].end - (i > 0 ? blocks[i - 1].end : parent.end);
+        uint32_t at = unlinked_node(guess, worker, blocks[i].hash);
+
+        if (at == NONE)
+            break; /* nothing behind it would ever be matched */
+        if (newer != NONE)
+            link_older(of, at, newer);
+        else
+            link_newest(of, at);
+        set_tokens(of, at, tokens_milli_of(bytes, tokens_per_byte));
+        newer = at;
+    }
+    evict_excess(guess, worker);
+}
+
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
                              const struct block *blocks, size_t block_count, size_t kept)
 {
@@ -294,7 +350,7 @@ void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
 
         if (place == NULL)
             continue;
-        forget_node(guess, worker, (uint32_t)*place);
+        forget_node(guess, worker, (uint32_t)(*place - 1));
         guess->stats.corrected_total++;
     }
 }

@@ -40,6 +40,13 @@ void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker
 void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
                            const struct block *blocks, size_t block_count, double tokens_per_byte);
 
+/*
+ * worker has answered: blocks go on from parent, the last closed block of the prompt it was sent
+ * ({0, 0}: there is none). They count as older than parent, which they cannot be used without.
+ */
+void residency_guess_extend(struct residency_guess *guess, uint32_t worker, struct block parent,
+                            const struct block *blocks, size_t block_count, double tokens_per_byte);
+
 /* The engine proved to hold only the first kept of blocks: forget the rest of these. */
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
                              const struct block *blocks, size_t block_count, size_t kept);

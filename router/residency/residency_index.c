@@ -322,7 +322,7 @@ void residency_index_remove(struct residency_index *index, uint64_t hash, uint32
     count_removed(index, worker);
     remove_holder(index, value, at);
     if (*value == 0)
-        block_map_remove(&index->map, hash);
+        block_map_remove_value(&index->map, value);
 }
 
 void residency_index_forget_worker(struct residency_index *index, uint32_t worker)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams killed and aborted at random stages: nothing is left over, and each is told of once."""
 
+import contextlib
+import queue
 import random
+import signal
 import threading
 
 import pytest
@@ -83,9 +86,12 @@ def misbehave(router, seed, number):
                        stream=choose.random() < 0.8)
     raw = request_bytes("POST", api.path, body, {"X-Request-Id": f"chaos-{number}"},
                         framing=choose.choice(["length", "chunked"]))
-    client = router.connect()
     stage = choose.randrange(6)
     how = choose.choice(["fin", "rst"])
+    try:
+        client = router.connect()
+    except OSError:
+        return  # the router has stopped listening
     try:
         if stage == 0:
             client.send(raw[: choose.randrange(raw.index(b"\r\n\r\n") + 4, len(raw))])
@@ -109,25 +115,38 @@ def misbehave(router, seed, number):
         client.end_by("fin")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_fifty_streams_killed_and_aborted_leave_nothing(start_router, start_fleet, seed):
+def misbehave_all(router, seed, count):
+    """count requests, STREAMS of them at a time."""
+    numbers = queue.SimpleQueue()
+    for number in range(count):
+        numbers.put(number)
+
+    def run():
+        with contextlib.suppress(queue.Empty):
+            while True:
+                misbehave(router, seed, numbers.get_nowait())
+
+    threads = [threading.Thread(target=run) for _ in range(STREAMS)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+@pytest.mark.parametrize("seed, count", [(1, STREAMS), (2, STREAMS), (3, STREAMS), (4, 1000)])
+def test_streams_killed_and_aborted_leave_nothing(start_router, start_fleet, seed, count):
     fleet = start_fleet(3)
     router = start_router(fleet, "--upstream-idle-ms", 300, "--upstream-header-ms", 300,
                           "--probe-interval-ms", 50)
     sockets = router.open_sockets()
     fleet.handle_with(RandomWorker(seed))
 
-    threads = [threading.Thread(target=misbehave, args=(router, seed, number))
-               for number in range(STREAMS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in misbehave_all(router, seed, count):
         thread.join()
 
-    lines = router.log.wait_count("request", STREAMS)
+    lines = router.log.wait_count("request", count)
     router.wait_idle()
     assert sorted(line["request_id"] for line in lines) == sorted(
-        f"chaos-{number}" for number in range(STREAMS))
+        f"chaos-{number}" for number in range(count))
     assert {line["end"] for line in lines} <= ENDS
     assert "internal" not in {line["end"] for line in lines}
 
@@ -169,3 +188,18 @@ def test_workers_killed_and_started_again_under_load(start_router, start_fleet):
 
     assert len(statuses) > 20
     assert set(statuses) == {200}
+
+
+def test_a_drain_in_the_middle_of_it_ends_well(start_router, start_fleet):
+    fleet = start_fleet(3)
+    router = start_router(fleet, "--upstream-idle-ms", 300, "--drain-ms", 200)
+    fleet.handle_with(RandomWorker(5))
+    threads = misbehave_all(router, 5, STREAMS)
+    router.log.wait_count("request", STREAMS // 5)
+
+    router.signal(signal.SIGTERM)
+
+    assert router.wait_exit() == 0
+    for thread in threads:
+        thread.join()
+    assert "internal" not in {line["end"] for line in router.log.find("request")}

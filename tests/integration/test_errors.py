@@ -2,11 +2,14 @@
 """What the router refuses itself: the right status, a reason to act on, never a worker asked."""
 
 import json
+import resource
+import time
 
 import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.openai_api import CHAT, COMPLETIONS
+from peers.process import wait_until
 from peers.router import Router, error_of
 from peers.worker import ScriptedWorker
 
@@ -297,3 +300,60 @@ def test_an_error_does_not_repeat_what_the_client_wrote(router):
     answer = router.post(CHAT, b'{"messages":"secret words"}')
     assert b"secret" not in answer.read_all()
     assert json.loads(answer.read_all())
+
+
+def test_more_at_once_than_a_worker_may_have_is_503(start_router, start_worker):
+    worker = start_worker()
+    router = start_router([worker], "--worker-conn-count-max", 1)
+    first = router.connect()
+    first.post(CHAT, CHAT.request())
+    held = worker.expect()
+
+    answer = router.post(CHAT, CHAT.request())
+
+    assert answer.status == 503
+    assert error_of(answer)["code"] == "overloaded"
+    assert 1 <= float(answer.get("retry-after")) <= 60
+    assert router.request_line(answer)["end"] == "overloaded"
+    held.answer(CHAT.answer())
+    assert first.answer().read_all() == CHAT.answer()
+    worker.handler = lambda request: request.answer(CHAT.answer())
+    assert router.post(CHAT, CHAT.request()).status == 200
+
+
+def test_more_clients_than_allowed_are_turned_away_and_counted(start_router, start_worker):
+    router = start_router([start_worker()], "--client-count-max", 3)
+    kept = [router.connect() for _ in range(3)]
+    for client in kept:
+        client.request("GET", "/health")
+        assert client.answer("GET").read_all()
+
+    router.connect().wait_end()
+
+    assert router.metric_sum("samovar_router_client_connections_refused_total") >= 1
+    full = router.metric_sum("samovar_router_client_connections")
+    kept[0].close()
+    wait_until(lambda: router.metric_sum("samovar_router_client_connections") < full, "room")
+    assert router.get("/health").status == 200
+
+
+def test_without_descriptors_it_neither_spins_nor_blames_its_workers(start_router, start_worker):
+    worker = start_worker()
+    worker.handler = lambda request: request.answer(CHAT.answer())
+    router = start_router([worker], "--probe-interval-ms", 20)
+    soft, hard = resource.prlimit(router.pid, resource.RLIMIT_NOFILE)
+    room = router.open_descriptors() + 3
+    resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (room, hard))
+    clients = [router.connect() for _ in range(20)]  # most of them are turned away
+    while router.open_descriptors() < room:  # the place that a probe had
+        clients.append(router.connect())
+    before_s = router.cpu_seconds()
+    time.sleep(0.3)  # ten probes long: what must not happen has no event to wait for
+
+    assert router.cpu_seconds() - before_s < 0.15
+    assert not router.log.find("worker_state", state="down")
+    for client in clients:
+        client.close()
+    resource.prlimit(router.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    wait_until(lambda: router.open_descriptors() < room, "descriptors are free again")
+    assert router.post(CHAT, CHAT.request()).status == 200

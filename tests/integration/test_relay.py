@@ -2,6 +2,7 @@
 """What the client sends reaches the worker, and what the worker sends reaches the client: byte for
 byte, as it comes, however it is framed and cut."""
 
+import gzip
 import hashlib
 import json
 
@@ -552,3 +553,54 @@ def test_a_worker_that_closes_behind_each_answer_costs_no_request(router, worker
         answer = client.answer()
         assert answer.status == 200
         answer.read_all()
+
+
+def test_answers_are_asked_for_uncompressed(router, worker):
+    """A compressed stream could be neither read for usage nor cut between events."""
+    client = router.connect()
+    client.post(CHAT, CHAT.request(), {"Accept-Encoding": "gzip, br"})
+    request = worker.expect()
+    assert request.get("accept-encoding") in (None, "identity")
+    request.answer(CHAT.answer())
+    assert client.answer().status == 200
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_an_answer_that_is_compressed_all_the_same_passes_unchanged(router, worker, kind):
+    body = gzip.compress(b"".join(CHAT.stream(with_usage=True)))
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.body()
+    request.send_head(200, content_type=kind, content_encoding="gzip", transfer_encoding="chunked")
+    request.send_chunk(body)
+    request.end_stream()
+
+    answer = client.answer()
+
+    assert answer.get("content-encoding") == "gzip"
+    assert answer.read_all() == body
+
+
+def test_trailers_of_an_answer_are_dropped(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    request = worker.expect()
+    request.body()
+    request.send_head(200, content_type="application/json", transfer_encoding="chunked")
+    request.send(chunk(b"{}") + LAST_CHUNK[:-2] + b"Content-Length: 99\r\nX-Trail: 1\r\n\r\n")
+    request.finish()
+    assert client.answer().read_all() == b"{}"
+
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(CHAT.answer())
+    assert client.answer().read_all() == CHAT.answer()
+
+
+def test_an_error_event_of_the_engine_passes_as_it_is(router, worker):
+    events = [CHAT.event("Tea"), sse({"error": {"message": "the engine's own", "code": 500}}), DONE]
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    worker.expect().stream(events)
+
+    assert client.answer().read_all() == b"".join(events)

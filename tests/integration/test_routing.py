@@ -18,7 +18,7 @@ BLOCK_BYTES = 256
 def turn(*texts, **fields):
     """A chat body: user and assistant by turns."""
     roles = ["user", "assistant"] * len(texts)
-    messages = [{"role": role, "content": text} for role, text in zip(roles, texts)]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
     return json.dumps({"model": "tiny", "messages": messages, **fields}).encode()
 
 

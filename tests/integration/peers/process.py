@@ -126,8 +126,15 @@ class Process:
                 return int(line.split()[1])
         raise AssertionError("no VmRSS")
 
+    def open_descriptors(self):
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
     def open_sockets(self):
         return sum(1 for fd in Path(f"/proc/{self.pid}/fd").iterdir() if _is_socket(fd))
+
+    def cpu_seconds(self):
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def signal(self, number):
         self.child.send_signal(number)

@@ -9,6 +9,15 @@
 
 #include "tests/support/loop_fixture.h"
 
+static void never(struct deadline *deadline)
+{
+    (void)deadline;
+}
+
+static io_expired_fn *const on_expired[RELAY_WAIT_COUNT] = {
+    never, never, never, never, never, never, never, never, never, never,
+};
+
 static struct relay *relay_create(uint64_t seed)
 {
     struct relay_config config = {0};
@@ -16,7 +25,8 @@ static struct relay *relay_create(uint64_t seed)
 
     for (uint64_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
         config.wait_ms[wait] = (wait + 1) * 1000;
-    relay_init(relay, loop_fixture_io(), config, seed);
+    relay_init(relay, loop_fixture_io(), config, on_expired);
+    relay->id_state = seed;
     return relay;
 }
 
