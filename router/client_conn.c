@@ -184,6 +184,8 @@ static void on_written(uv_write_t *write, int status)
     else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->state == CLIENT_IDLE &&
              conn->ahead.bytes != NULL)
         feed_ahead(conn);
+    else if (conn->queued_bytes == 0 && conn->state == CLIENT_IDLE && conn->relay->is_draining)
+        close_conn(conn);
 }
 
 /* Copies what is left, since its memory is the caller's, and queues it. */
@@ -765,7 +767,7 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
 void client_conn_drain(struct client_conn *conn)
 {
     conn->may_live_on = false;
-    if (conn->state == CLIENT_IDLE)
+    if (conn->state == CLIENT_IDLE && conn->queued_bytes == 0)
         close_conn(conn);
 }
 
