@@ -48,6 +48,10 @@ def raw_chat(client, messages, **fields):
     return raw.parse(), raw.headers["x-samovar-worker"]
 
 
+def text_of(chunks):
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
 def is_one_more_running(engines):
     return sum(engine.running() for engine in engines) == 1
 
@@ -86,7 +90,7 @@ def test_a_streamed_chat_says_the_same_in_pieces(client):
 
     chunks = list(chat(client, "Tell me about lakes", stream=True))
 
-    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
+    assert text_of(chunks) == whole
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
@@ -97,7 +101,8 @@ def test_usage_comes_on_a_stream_only_when_it_was_asked_for(client):
 
     assert all(chunk.choices and chunk.usage is None for chunk in silent)
     assert asked[-1].choices == [] and asked[-1].usage.completion_tokens == 24
-    assert len(asked) == len(silent) + 1
+    assert all(chunk.choices for chunk in asked[:-1])
+    assert text_of(asked) == text_of(silent)  # not their number: a slow engine sends two in one
 
 
 @pytest.mark.smoke
