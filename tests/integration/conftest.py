@@ -53,15 +53,7 @@ def start_fleet():
 
 @pytest.fixture
 def start_sim():
-    sims = []
-
-    def start(*flags):
-        sims.append(Sim(*flags))
-        return sims[-1]
-
-    yield start
-    for sim in sims:
-        sim.kill()
+    yield from start_all(Sim)
 
 
 @pytest.fixture
