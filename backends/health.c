@@ -207,6 +207,12 @@ static void end_round(struct probe *probe)
     (void)status;
 }
 
+/* Without memory or a descriptor of OURS the worker is not to blame. */
+static bool is_our_fault(int error)
+{
+    return error == -EMFILE || error == -ENFILE || error == -ENOMEM;
+}
+
 static void fail_round(struct probe *probe, enum probe_result result)
 {
     if (result == PROBE_REFUSED)
@@ -318,7 +324,11 @@ static void on_health(void *ctx, int error, int status, struct slice body)
     if (error < 0 || status >= 500) {
         if (error == 0)
             note_answer(probe);
-        if (!probe->health->is_closing)
+        if (probe->health->is_closing)
+            return;
+        if (is_our_fault(error))
+            end_round(probe);
+        else
             fail_round(probe, error < 0 ? result_of_error(error) : PROBE_NOT_READY);
         return;
     }

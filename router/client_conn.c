@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backends/http/http_writer.h"
 #include "backends/runtime/clock.h"
 #include "router/api/openai_error.h"
 #include "router/endpoint.h"
@@ -32,11 +31,7 @@ enum {
     HEAD_BYTES_MAX = 32 * 1024,
     TARGET_BYTES_MAX = 8 * 1024,
     AHEAD_BYTES_MAX = 512 * 1024, /* at most one read more than this is kept */
-    ANSWER_HEAD_BYTES_MAX = 4096,
-    ERROR_BODY_BYTES_MAX = 16 * 1024,
-    NEAR_MODEL_COUNT = 3,
-    MODEL_SHOWN_BYTES = 128,
-    JOINED_BYTES_MAX = 2048, /* up to here one write() of a copy costs less than a writev() */
+    JOINED_BYTES_MAX = 2048,      /* up to here one write() of a copy costs less than a writev() */
     WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
@@ -113,19 +108,22 @@ static void end_record(struct client_conn *conn, enum end_reason reason)
     request_record_finish(&conn->record, conn->relay, clock_now_us());
 }
 
-static void abandon(struct client_conn *conn)
+/* True: the client had got all of its answer. */
+static bool abandon(struct client_conn *conn)
 {
-    if (conn->work != NULL)
-        conn->endpoint->handler->abandon(conn->work);
+    bool is_delivered = conn->work != NULL && conn->endpoint->handler->abandon(conn->work);
+
     assert(conn->work == NULL);
+    return is_delivered;
 }
 
 /* The client left, or was too slow. */
 static void lose_client(struct client_conn *conn, enum end_reason reason)
 {
-    abandon(conn);
+    bool is_delivered = abandon(conn);
+
     if (conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING)
-        end_record(conn, reason);
+        end_record(conn, is_delivered ? END_OK : reason);
     close_conn(conn);
 }
 
@@ -245,6 +243,12 @@ bool client_conn_is_congested(const struct client_conn *conn)
 
 /* ---- the end of an answer ---- */
 
+void client_conn_begin_answer(struct client_conn *conn)
+{
+    if (conn->state == CLIENT_READING)
+        move(conn, CLIENT_EVENT_REQUEST_END);
+}
+
 static void feed_ahead(struct client_conn *conn)
 {
     struct buf ahead = conn->ahead;
@@ -298,138 +302,7 @@ void client_conn_cut(struct client_conn *conn, enum end_reason reason)
     close_conn(conn);
 }
 
-/* ---- answers of our own ---- */
-
-static int write_answer_head(struct buf *head, const struct client_conn *conn,
-                             const struct client_answer *answer, bool keep_alive)
-{
-    int status = http_write_status_line(head, answer->status);
-
-    if (status == 0)
-        status =
-            http_write_header(head, SLICE("content-type"), slice_of_string(answer->content_type));
-    if (status == 0)
-        status = http_write_header_u64(head, SLICE("content-length"), answer->body.len);
-    if (status == 0)
-        status = http_write_header(head, SLICE("x-request-id"),
-                                   slice_of_string(conn->record.request_id));
-    if (status == 0 && answer->allow != NULL)
-        status = http_write_header(head, SLICE("allow"), slice_of_string(answer->allow));
-    if (status == 0 && answer->retry_after_s > 0)
-        status = http_write_header_u64(head, SLICE("retry-after"), answer->retry_after_s);
-    if (status == 0 && answer->should_not_retry)
-        status = http_write_header(head, SLICE("x-should-retry"), SLICE("false"));
-    if (status == 0 && !keep_alive)
-        status = http_write_header(head, SLICE("connection"), SLICE("close"));
-    return status < 0 ? status : http_write_head_end(head);
-}
-
-void client_conn_answer(struct client_conn *conn, const struct client_answer *answer,
-                        enum end_reason reason)
-{
-    bool keep_alive = !answer->must_close && conn->may_live_on && conn->has_request_end &&
-                      !conn->relay->is_draining;
-    bool has_body = conn->record.method != HTTP_METHOD_HEAD && answer->body.len > 0;
-    struct slice pieces[2];
-    struct buf head;
-    int status;
-
-    if (conn->state == CLIENT_READING)
-        move(conn, CLIENT_EVENT_REQUEST_END);
-    conn->record.status = answer->status;
-    buf_init(&head, ANSWER_HEAD_BYTES_MAX);
-    status = write_answer_head(&head, conn, answer, keep_alive);
-    if (status == 0) {
-        pieces[0] = buf_slice(&head);
-        pieces[1] = answer->body;
-        status = client_conn_write(conn, pieces, has_body ? 2 : 1);
-    }
-    buf_release(&head);
-    if (status < 0)
-        client_conn_cut(conn, status == -ENOMEM ? END_INTERNAL : END_CLIENT_ABORT);
-    else
-        client_conn_answer_end(conn, keep_alive, reason);
-}
-
-void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
-                              const struct client_answer *more, enum end_reason reason)
-{
-    struct client_answer answer = more != NULL ? *more : (struct client_answer){0};
-    struct buf body;
-
-    buf_init(&body, ERROR_BODY_BYTES_MAX);
-    if (openai_error_write(&body, error) < 0)
-        buf_clear(&body); /* the status still says what happened */
-    answer.status = error->status;
-    answer.content_type = "application/json";
-    answer.body = buf_slice(&body);
-    client_conn_answer(conn, &answer, reason);
-    buf_release(&body);
-}
-
-static void write_model_refusal(struct buf *text, const struct worker_set *workers, struct slice id)
-{
-    const struct model *near[NEAR_MODEL_COUNT];
-    size_t count = worker_set_near_models(workers, id, near, NEAR_MODEL_COUNT);
-    int status = buf_printf(text, "There is no model '%.*s' here.",
-                            (int)(id.len < MODEL_SHOWN_BYTES ? id.len : MODEL_SHOWN_BYTES), id.ptr);
-
-    for (size_t i = 0; status == 0 && i < count; i++)
-        status = buf_printf(text, "%s'%s'", i == 0 ? " Did you mean " : ", ", near[i]->id);
-    if (status == 0)
-        status = buf_append(text, count > 0 ? SLICE("?") : SLICE(" See /v1/models."));
-    if (status < 0 || buf_append(text, slice_of("", 1)) < 0)
-        buf_clear(text);
-}
-
-void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason)
-{
-    struct buf text;
-
-    buf_init(&text, 4096);
-    write_model_refusal(&text, conn->relay->workers, id);
-    client_conn_answer_error(
-        conn,
-        &(struct openai_error){404, "model_not_found", "model",
-                               buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
-        NULL, reason);
-    buf_release(&text);
-}
-
-void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
-                            enum end_reason reason)
-{
-    char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
-    bool is_chunked = !conn->is_close_delimited;
-    struct slice pieces[3];
-    struct buf event;
-    int status;
-
-    buf_init(&event, ERROR_BODY_BYTES_MAX);
-    status = openai_error_write_event(&event, error);
-    if (status == 0) {
-        pieces[0] = slice_of(chunk_head, http_write_chunk_head(chunk_head, buf_len(&event)));
-        pieces[1] = buf_slice(&event);
-        pieces[2] = SLICE("\r\n0\r\n\r\n");
-        status = client_conn_write(conn, is_chunked ? pieces : pieces + 1, is_chunked ? 3 : 1);
-    }
-    buf_release(&event);
-    if (status < 0)
-        client_conn_cut(conn, reason);
-    else
-        client_conn_answer_end(conn, is_chunked, reason);
-}
-
-static void refuse(struct client_conn *conn, enum reject_reason reject,
-                   const struct openai_error *error, const struct client_answer *more)
-{
-    conn->relay->stats.rejected_total[reject]++;
-    conn->record.phase = ABORT_READ;
-    client_conn_answer_error(conn, error, more,
-                             reject == REJECT_DRAINING || reject == REJECT_OVERLOADED
-                                 ? END_OVERLOADED
-                                 : END_CLIENT_ERROR);
-}
+/* ---- refusals ---- */
 
 /* What the reader found wrong with the bytes themselves. */
 static void refuse_fault(struct client_conn *conn, int status)
@@ -438,7 +311,7 @@ static void refuse_fault(struct client_conn *conn, int status)
     struct client_answer more = {.must_close = true};
     char message[256];
 
-    abandon(conn);
+    (void)abandon(conn);
     if (status == -ENOMEM)
         fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
     snprintf(message, sizeof message, "%s", fault.message);
@@ -450,11 +323,12 @@ static void refuse_fault(struct client_conn *conn, int status)
     if (fault.status == 503)
         more.retry_after_s = 1;
     conn->relay->stats.protocol_faults_total[FAULT_CLIENT] += fault.status == 400;
-    refuse(conn,
-           fault.status == 413 || fault.status == 431 || fault.status == 414 ? REJECT_TOO_LARGE
-           : fault.status == 503                                             ? REJECT_OVERLOADED
-                                                                             : REJECT_BAD_REQUEST,
-           &(struct openai_error){fault.status, fault.code, NULL, message}, &more);
+    client_conn_refuse(conn,
+                       fault.status == 413 || fault.status == 431 || fault.status == 414
+                           ? REJECT_TOO_LARGE
+                       : fault.status == 503 ? REJECT_OVERLOADED
+                                             : REJECT_BAD_REQUEST,
+                       &(struct openai_error){fault.status, fault.code, NULL, message}, &more);
 }
 
 /* What no endpoint serves. */
@@ -464,17 +338,19 @@ static void refuse_target(struct client_conn *conn)
 
     if (conn->refusal == ENDPOINT_NO_METHOD) {
         more.allow = conn->allow;
-        refuse(conn, REJECT_METHOD,
-               &(struct openai_error){405, "method_not_allowed", NULL,
-                                      "This path does not take that method; see the Allow header."},
-               &more);
+        client_conn_refuse(
+            conn, REJECT_METHOD,
+            &(struct openai_error){405, "method_not_allowed", NULL,
+                                   "This path does not take that method; see the Allow header."},
+            &more);
         return;
     }
-    refuse(conn, REJECT_NOT_FOUND,
-           &(struct openai_error){404, "not_found", NULL,
-                                  "There is nothing at this path. Served are /v1/chat/completions, "
-                                  "/v1/completions, /v1/models, /health, /readyz and /version."},
-           &more);
+    client_conn_refuse(
+        conn, REJECT_NOT_FOUND,
+        &(struct openai_error){404, "not_found", NULL,
+                               "There is nothing at this path. Served are /v1/chat/completions, "
+                               "/v1/completions, /v1/models, /health, /readyz and /version."},
+        &more);
 }
 
 /* ---- reading ---- */
@@ -759,7 +635,7 @@ void client_conn_expired(struct deadline *deadline)
         lose_client(conn, END_CLIENT_TIMEOUT);
         return;
     }
-    abandon(conn);
+    (void)abandon(conn);
     conn->relay->stats.rejected_total[REJECT_TIMEOUT]++;
     conn->record.phase = ABORT_READ;
     client_conn_answer_error(

@@ -68,8 +68,8 @@ struct client_handler {
     /* The client has taken what was queued for it. */
     void (*on_drained)(void *work);
     /* The client left, or is refused while it sends: the work is given up, conn->work NULL when
-     * this returns. The caller ends the request. */
-    void (*abandon)(void *work);
+     * this returns. The caller ends the request. True: the client had got the whole answer. */
+    bool (*abandon)(void *work);
     /* The router stops now: the work ends as far as it came. */
     void (*drain)(void *work);
 };
@@ -106,6 +106,11 @@ struct client_conn {
 struct client_conn *client_conn_accept(struct relay *relay, const struct endpoint_table *endpoints,
                                        uv_stream_t *listener);
 
+/* An answer of our own begins: before the request's end it is a refusal. */
+void client_conn_begin_answer(struct client_conn *conn);
+
+/* Answers that the router gives itself: client_conn_answer.c. Each ends the current request. */
+
 /* One answer of our own. */
 struct client_answer {
     int status;
@@ -128,6 +133,14 @@ void client_conn_answer_error(struct client_conn *conn, const struct openai_erro
 /* The same with 404 for a model that nobody serves, naming near ones. */
 void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
 
+/* Refuses the current request: counted under reject, then answered. more may be NULL. */
+void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
+                        const struct openai_error *error, const struct client_answer *more);
+
+/* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
+void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
+                            enum end_reason reason);
+
 /* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,
                                  unsigned count);
@@ -137,10 +150,6 @@ bool client_conn_is_congested(const struct client_conn *conn);
  * keep_alive false: the client learns the answer's end from the connection's end. The
  * work must be over: conn->work is NULL. */
 void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_reason reason);
-
-/* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
-void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
-                            enum end_reason reason);
 
 /* For handlers: the answer is cut; the client sees a connection that ends too early. */
 void client_conn_cut(struct client_conn *conn, enum end_reason reason);

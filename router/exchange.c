@@ -126,15 +126,22 @@ static int on_body(void *work, struct slice piece)
     return buf_append(&exchange->body, piece) < 0 ? -ENOMEM : 0;
 }
 
-void exchange_abandon(struct exchange *exchange)
+bool exchange_abandon(struct exchange *exchange)
 {
+    bool is_delivered = exchange->state == EXCHANGE_RELAY && exchange->is_sse &&
+                        exchange->answer.has_done && exchange->client->queued_bytes == 0 &&
+                        !exchange->is_client_lost;
+
+    if (is_delivered)
+        exchange_learn(exchange);
     exchange->client->record.phase = phases[exchange->state];
     exchange_destroy(exchange);
+    return is_delivered;
 }
 
-static void abandon(void *work)
+static bool abandon(void *work)
 {
-    exchange_abandon(work);
+    return exchange_abandon(work);
 }
 
 static void drain(void *work)

@@ -139,8 +139,12 @@ void exchange_expired(struct deadline *deadline);
 /* Moves by event; asserts that the table allows it. */
 void exchange_move(struct exchange *exchange, enum exchange_event event);
 
-/* The client left: stops the engine, frees the exchange. The caller ends the request. */
-void exchange_abandon(struct exchange *exchange);
+/* The client left: stops the engine, frees the exchange. The caller ends the request. True: the
+ * client had got the whole answer, of which only the worker's end of it was still to come. */
+bool exchange_abandon(struct exchange *exchange);
+
+/* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
+void exchange_learn(struct exchange *exchange);
 
 /* The client has taken what was queued: the worker may go on. */
 void exchange_client_drained(struct exchange *exchange);

@@ -322,7 +322,7 @@ static void learn_answer(struct exchange *exchange)
                            exchange->prompt_tokens / (double)exchange->prompt_bytes);
 }
 
-static void learn(struct exchange *exchange)
+void exchange_learn(struct exchange *exchange)
 {
     if (!exchange->is_ok || !exchange->has_answer)
         return;
@@ -348,7 +348,7 @@ static void finish(struct exchange *exchange)
         worker_mark_failure(exchange->worker, now_ms);
     else
         worker_mark_success(exchange->worker, now_ms);
-    learn(exchange);
+    exchange_learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);
 }
@@ -425,7 +425,7 @@ static void relay_batch(struct exchange *exchange, int status)
     if (exchange->is_client_lost || exchange->has_no_memory) {
         enum end_reason reason = exchange->is_client_lost ? END_CLIENT_ABORT : END_INTERNAL;
 
-        exchange_abandon(exchange);
+        (void)exchange_abandon(exchange);
         client_conn_cut(client, reason);
     } else if (exchange->has_answer_end) {
         finish(exchange);

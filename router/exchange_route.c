@@ -128,11 +128,10 @@ static size_t fill_views(struct exchange *exchange)
 
 /* ---- the attempt ---- */
 
-static void count_choice(struct exchange *exchange, const struct worker_view *view,
-                         const struct route_terms *terms)
+static void note_choice(struct exchange *exchange, const struct worker_view *view,
+                        const struct route_terms *terms)
 {
     struct request_record *record = &exchange->client->record;
-    struct worker *worker = worker_set_at(exchange->relay->workers, view->worker);
 
     exchange->matched_tokens = view->matched_tokens;
     exchange->matched_count = exchange->relay->matches[view->worker].block_count;
@@ -141,9 +140,6 @@ static void count_choice(struct exchange *exchange, const struct worker_view *vi
     record->matched_block_count = exchange->matched_count;
     record->predicted_cached_tokens = view->matched_tokens;
     record->predicted_ttft_ms = terms->total_ms;
-    exchange->relay->stats.choices_total[view->rung]++;
-    worker->chosen_ms = io_loop_now_ms(exchange->relay->io);
-    worker->stats.chosen_total++;
 }
 
 static void count_attempt(struct exchange *exchange)
@@ -152,6 +148,9 @@ static void count_attempt(struct exchange *exchange)
     double uncached = exchange->prompt_tokens - exchange->matched_tokens;
 
     exchange->queued_tokens = uncached > 1 ? uncached : 1;
+    exchange->relay->stats.choices_total[exchange->client->record.rung]++;
+    worker->chosen_ms = io_loop_now_ms(exchange->relay->io);
+    worker->stats.chosen_total++;
     worker->own.in_flight++;
     worker->own.queued_tokens += exchange->queued_tokens;
     exchange->is_counted = true;
@@ -230,7 +229,7 @@ void exchange_route(struct exchange *exchange)
     for (size_t i = 0; i < count; i++) {
         const struct worker_view *view = &relay->views[relay->order[i]];
 
-        count_choice(exchange, view, &relay->terms[relay->order[i]]);
+        note_choice(exchange, view, &relay->terms[relay->order[i]]);
         if (exchange_attempt(exchange, worker_set_at(relay->workers, view->worker)) == 0)
             return; /* the exchange may be gone */
     }

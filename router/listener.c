@@ -9,6 +9,7 @@
 
 #include "backends/runtime/log.h"
 #include "router/client_conn.h"
+#include "router/endpoint.h"
 #include "router/relay.h"
 
 enum { BACKLOG = 1024, ADDRESS_BYTES_MAX = 64 };
@@ -24,7 +25,8 @@ static void on_connection(uv_stream_t *stream, int status)
         return;
     }
     conn = client_conn_accept(relay, listener->endpoints, stream);
-    if (conn == NULL || relay->clients.count > relay->config.client_count_max) {
+    if (conn == NULL ||
+        (!listener->endpoints->is_admin && relay->clients.count > relay->config.client_count_max)) {
         relay->stats.client_connections_refused_total++;
         if (conn != NULL)
             client_conn_kill(conn);

@@ -64,8 +64,9 @@ def start_router(start_worker, start_fleet, start_sim):
     def create(workers=(), *flags, is_ready=True, env=None):
         router = Router(workers, ["--probe-interval-ms", 60000, *flags], env)
         if workers and is_ready:
-            router.wait_ready()
-            router.wait_states("up", len(list(workers)))
+            with router.killed_on_failure():
+                router.wait_ready()
+                router.wait_states("up", len(list(workers)))
         return router
 
     yield from start_all(create)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs of ours as child processes: where they lie, their log, their end."""
 
+import contextlib
 import json
 import os
 import signal
@@ -166,6 +167,15 @@ class Process:
         text = "\n".join(self.log.text)
         for mark in SANITIZER_MARKS:
             assert mark not in text, text
+
+    @contextlib.contextmanager
+    def killed_on_failure(self):
+        """For what a start waits for: nobody has the child yet who could end it."""
+        try:
+            yield
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self):
         if self.is_running():

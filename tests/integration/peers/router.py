@@ -34,8 +34,9 @@ class Router(Process):
         argv += ["--worker-urls", *urls] if urls else []
         super().__init__([*argv, *flags], env)
         self.clients = []
-        self.address = self._listening("listening")
-        self.admin_address = self._listening("admin_listening")
+        with self.killed_on_failure():
+            self.address = self._listening("listening")
+            self.admin_address = self._listening("admin_listening")
 
     def _listening(self, event):
         line = self.log.wait(event)

@@ -10,7 +10,8 @@ class Sim(Process):
     def __init__(self, *flags):
         super().__init__([program("samovar-sim"), "--host", HOST, "--port", 0, "--model", MODEL,
                           *flags])
-        self.port = wait_until(self._told_port, lambda: f"samovar-sim listens: {self.log.text}")
+        with self.killed_on_failure():
+            self.port = wait_until(self._told_port, lambda: f"it listens: {self.log.text}")
 
     @property
     def address(self):
