@@ -164,7 +164,9 @@ run_bench()
 part_bench()
 {
     bench_part_status=0
-    run_bench chain --quick || bench_part_status=1
+    for bench in chain prompt index; do
+        run_bench $bench --quick || bench_part_status=1
+    done
     run_bench relay --smoke || bench_part_status=1
     return $bench_part_status
 }
