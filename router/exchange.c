@@ -442,6 +442,9 @@ void exchange_end_attempt(struct exchange *exchange)
         worker->own.in_flight--;
         if (exchange->is_decoding)
             worker->own.decoding--;
+        else /* it never began to answer: what it was to hold by now, it may not */
+            residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
+                                    exchange->block_count, exchange->matched_count);
         worker->own.queued_tokens -= exchange->queued_tokens;
         if (worker->own.in_flight == 0)
             worker->own.queued_tokens = 0; /* sums of doubles leave dust */
@@ -537,9 +540,6 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
 
     exchange->last_failure = failure;
     count_failure(exchange, failure);
-    /* What we believed it would hold by now, it does not. */
-    residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
-                            exchange->block_count, exchange->matched_count);
     if (failure != ATTEMPT_USAGE_REFUSED)
         exchange->tried[exchange->tried_count++] = worker->index;
     exchange->history.has_other_worker = exchange_has_other_worker(exchange);

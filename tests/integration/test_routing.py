@@ -272,3 +272,24 @@ def test_a_worker_that_reports_load_gets_less(start_router, start_fleet):
     used = Counter(worker_of(router, turn(f"{n} unique")) for n in range(10))
 
     assert used[idle.url] > used[busy.url]
+
+
+def test_a_prompt_given_up_before_its_first_byte_is_not_believed_there(start_router, start_fleet):
+    """Whoever left did so while the engine prefilled: it holds what it held before."""
+    fleet = start_fleet(2)
+    router = start_router(fleet)
+    body = CHAT.request("a prompt that nobody waits for " * 200)
+    client = router.connect()
+    client.post(CHAT, body)
+    held = fleet.expect()
+    client.reset()
+    held.wait_end()
+    router.wait_idle()
+
+    again = router.connect()
+    again.post(CHAT, body)
+    fleet.expect().answer(CHAT.answer())
+    assert again.answer().status == 200
+
+    lines = router.log.wait_count("request", 2)
+    assert lines[1]["matched_blocks"] == 0
