@@ -154,7 +154,7 @@ static void stop(struct app *app)
         close_handle((uv_handle_t *)&app->signals[i]);
     close_handle((uv_handle_t *)&app->lag);
     close_handle((uv_handle_t *)&app->drain);
-    close_handle((uv_handle_t *)&app->flush_logs);
+    close_handle((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
     for (uint32_t i = 0; i < worker_set_count(app->relay.workers); i++) {
         struct worker *worker = worker_set_at(app->relay.workers, i);
@@ -209,7 +209,9 @@ static void on_hangup(uv_signal_t *signal, int number)
 
 static void on_prepare(uv_prepare_t *prepare)
 {
-    (void)prepare;
+    struct app *app = prepare->data;
+
+    outbox_hub_flush(&app->relay.outboxes);
     log_flush();
 }
 
@@ -241,8 +243,9 @@ static void start_handles(struct app *app)
     start_signal(app, &app->signals[2], on_hangup, SIGHUP);
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
 
-    uv_prepare_init(&app->io.loop, &app->flush_logs);
-    uv_prepare_start(&app->flush_logs, on_prepare);
+    uv_prepare_init(&app->io.loop, &app->turn_end);
+    app->turn_end.data = app;
+    uv_prepare_start(&app->turn_end, on_prepare);
     uv_timer_init(&app->io.loop, &app->lag);
     app->lag.data = app;
     uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
@@ -413,6 +416,7 @@ void app_release(struct app *app)
     residency_guess_destroy(relay->guess);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
+    outbox_hub_release(&relay->outboxes);
     io_loop_release(&app->io);
     log_flush();
 }

@@ -31,8 +31,6 @@ enum {
     HEAD_BYTES_MAX = 32 * 1024,
     TARGET_BYTES_MAX = 8 * 1024,
     AHEAD_BYTES_MAX = 512 * 1024, /* at most one read more than this is kept */
-    JOINED_BYTES_MAX = 2048,      /* up to here one write() of a copy costs less than a writev() */
-    WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
 /* clang-format off */
@@ -46,13 +44,6 @@ static const signed char moves[CLIENT_STATE_COUNT][CLIENT_EVENT_COUNT] = {
     [CLIENT_CLOSING]   = { -1,             -1,               -1,          -1,              -1,               -1             },
 };
 /* clang-format on */
-
-struct client_write { /* bytes that the kernel did not take at once */
-    uv_write_t write;
-    struct client_conn *conn;
-    size_t len;
-    char bytes[];
-};
 
 static void feed(struct client_conn *conn, struct slice bytes);
 
@@ -93,6 +84,7 @@ static void close_conn(struct client_conn *conn)
     deadline_disarm(&conn->hangup);
     list_remove(&conn->relay->clients, &conn->in_clients);
     conn->relay->stats.client_connections = conn->relay->clients.count;
+    outbox_close(&conn->outbox);
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
@@ -145,100 +137,55 @@ static void flushed(struct client_conn *conn)
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_LINGER, &conn->deadline);
 }
 
-static void on_written(uv_write_t *write, int status)
+static void on_progress(void *ctx)
 {
-    struct client_write *written = container_of(write, struct client_write, write);
-    struct client_conn *conn = written->conn;
+    struct client_conn *conn = ctx;
+    size_t bytes = outbox_bytes(&conn->outbox);
 
-    conn->queued_bytes -= written->len;
-    free(written);
-    if (conn->state == CLIENT_CLOSING)
-        return;
-    if (status < 0) {
-        lose_client(conn, END_CLIENT_ABORT);
-        return;
-    }
-    if (conn->queued_bytes > 0)
+    if (bytes > 0)
         relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
-    else if (conn->state == CLIENT_ANSWERING)
+    else if (conn->is_stalled && conn->state == CLIENT_ANSWERING)
         deadline_disarm(&conn->deadline);
-    if (conn->queued_bytes == 0 && conn->state == CLIENT_FLUSHING)
+    conn->is_stalled = bytes > 0;
+    if (bytes == 0 && conn->state == CLIENT_FLUSHING)
         flushed(conn);
-    else if (conn->queued_bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL)
+    else if (conn->is_worker_paused && bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL) {
+        conn->is_worker_paused = false;
         conn->endpoint->handler->on_drained(conn->work);
+    }
 }
 
-/* Copies what is left, since its memory is the caller's, and queues it. */
-static int queue_rest(struct client_conn *conn, const uv_buf_t *left, unsigned count)
+static void on_failed(void *ctx, int status)
 {
-    struct client_write *rest;
-    size_t len = 0;
-    uv_buf_t buffer;
-
-    for (unsigned i = 0; i < count; i++)
-        len += left[i].len;
-    rest = malloc(sizeof *rest + len);
-    if (rest == NULL)
-        return -ENOMEM;
-    rest->conn = conn;
-    rest->len = len;
-    len = 0;
-    for (unsigned i = 0; i < count; i++) {
-        memcpy(rest->bytes + len, left[i].base, left[i].len);
-        len += left[i].len;
-    }
-    buffer = uv_buf_init(rest->bytes, (unsigned)len);
-    if (uv_write(&rest->write, (uv_stream_t *)&conn->tcp, &buffer, 1, on_written) < 0) {
-        free(rest);
-        return -EPIPE;
-    }
-    if (conn->queued_bytes == 0 && conn->state != CLIENT_READING)
-        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
-    conn->queued_bytes += len;
-    return 0;
+    (void)status;
+    lose_client(ctx, END_CLIENT_ABORT);
 }
 
-static void join(char *joined, const uv_buf_t *pieces, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        memcpy(joined, pieces[i].base, pieces[i].len);
-        joined += pieces[i].len;
-    }
-}
+static const struct outbox_callbacks outbox_callbacks = {on_progress, on_failed};
 
 int client_conn_write(struct client_conn *conn, const struct slice *slices, unsigned count)
 {
-    uv_buf_t pieces[WRITE_SLICE_COUNT_MAX];
-    uv_buf_t *left = pieces;
-    char joined[JOINED_BYTES_MAX];
     size_t len = 0;
+    int status;
 
-    assert(count <= WRITE_SLICE_COUNT_MAX);
     assert(conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING);
 
-    for (unsigned i = 0; i < count; i++) {
-        pieces[i] = io_buf(slices[i]);
+    for (unsigned i = 0; i < count; i++)
         len += slices[i].len;
-    }
-    if (count > 1 && len <= sizeof joined) {
-        join(joined, pieces, count);
-        pieces[0] = uv_buf_init(joined, (unsigned)len);
-        count = 1;
-    }
     conn->record.bytes_out += len;
     conn->relay->stats.client_sent_bytes_total += len;
-    if (conn->queued_bytes == 0) {
-        ssize_t sent = io_try_write((uv_stream_t *)&conn->tcp, &left, &count);
-
-        if (sent < 0)
-            return (int)sent;
+    status = outbox_write(&conn->outbox, slices, count);
+    if (conn->outbox.queued_bytes > 0 && !conn->is_stalled && conn->state == CLIENT_ANSWERING) {
+        conn->is_stalled = true;
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
     }
-    return count > 0 ? queue_rest(conn, left, count) : 0;
+    return status;
 }
 
-bool client_conn_is_congested(const struct client_conn *conn)
+bool client_conn_is_congested(struct client_conn *conn)
 {
-    return conn->queued_bytes > CLIENT_QUEUE_HIGH_BYTES;
+    conn->is_worker_paused = outbox_bytes(&conn->outbox) > CLIENT_QUEUE_HIGH_BYTES;
+    return conn->is_worker_paused;
 }
 
 /* ---- the end of an answer ---- */
@@ -276,7 +223,7 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
         forget_request(conn);
         move(conn, CLIENT_EVENT_LAST_ANSWER);
-        if (conn->queued_bytes == 0)
+        if (outbox_bytes(&conn->outbox) == 0)
             flushed(conn);
         return;
     }
@@ -597,6 +544,8 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
         return NULL;
     }
     conn->tcp.data = conn;
+    outbox_init(&conn->outbox, &relay->outboxes, (uv_stream_t *)&conn->tcp, &outbox_callbacks,
+                conn);
     list_append(&relay->clients, &conn->in_clients);
     relay->stats.client_connections = relay->clients.count;
     relay->stats.client_connections_total++;

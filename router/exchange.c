@@ -129,7 +129,7 @@ static int on_body(void *work, struct slice piece)
 bool exchange_abandon(struct exchange *exchange)
 {
     bool is_delivered = exchange->state == EXCHANGE_RELAY && exchange->is_sse &&
-                        exchange->answer.has_done && exchange->client->queued_bytes == 0 &&
+                        exchange->answer.has_done && outbox_bytes(&exchange->client->outbox) == 0 &&
                         !exchange->is_client_lost;
 
     if (is_delivered)

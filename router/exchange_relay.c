@@ -17,8 +17,9 @@
  *
  * One read from the worker becomes one gathered write to the client: while the read is parsed,
  * body pieces are only noted (relay->out points into the read buffer); when it is used up, they
- * leave together, within one chunk frame. Nothing is copied but what the client's socket does not
- * take. An event is read (usage, end, text for the next turn's names) as it passes.
+ * leave together, within one chunk frame. Copied is what is small enough to be gathered by the
+ * client's outbox, and what its socket does not take. An event is read (usage, end, text for the
+ * next turn's names) as it passes.
  */
 #define TOKENS_PER_BYTE_WEIGHT 0.1 /* of the newest answer in the average */
 
