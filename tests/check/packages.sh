@@ -83,16 +83,18 @@ ensure_localhost()
     [ -e /etc/hosts ] || [ "$(id -u)" -ne 0 ] || echo "127.0.0.1 localhost" >/etc/hosts
 }
 
-# promtool alone, out of its package: nobody who runs the tests asked for a Prometheus server.
+# promtool alone, out of its package: nobody who runs the tests asked for a Prometheus server,
+# which is what Debian 12 has it in.
 TOOLS_DIR=build/tools
 PATH=$PATH:$PWD/$TOOLS_DIR
 unpack_promtool()
 {
     ! command -v promtool >/dev/null || return 0
-    say "unpacking promtool (of the package prometheus)"
+    if is_available promtool; then package=promtool; else package=prometheus; fi
+    say "unpacking promtool (of the package $package)"
     rm -rf $TOOLS_DIR && mkdir -p $TOOLS_DIR/package && (
-        cd $TOOLS_DIR/package && apt-get -o Acquire::Retries=3 download prometheus &&
-            dpkg-deb -x prometheus_*.deb . && mv usr/bin/promtool ..
+        cd $TOOLS_DIR/package && apt-get -o Acquire::Retries=3 -o APT::Sandbox::User=root \
+            download $package && dpkg-deb -x ${package}_*.deb . && mv usr/bin/promtool ..
     ) && rm -rf $TOOLS_DIR/package
 }
 

@@ -44,8 +44,8 @@ run_ctest()
         return 0
     fi
     awk -f tests/check/count_ctest.awk "$LOG_DIR/ctest.out" >>"$LOG_DIR/counts"
-    sed -n 's/^[0-9]*: \[SKIP\] \([^:]*::[^:]*\): \(skipped: \)*/SKIPPED unit \1: /p' \
-        "$LOG_DIR/ctest.out" >>"$skips"
+    sed -n '/: Test is disabled$/d; s/^[0-9]*: \[SKIP\] /SKIPPED unit /p' "$LOG_DIR/ctest.out" \
+        >>"$skips"
     return "$ctest_status"
 }
 
