@@ -137,21 +137,39 @@ static void flushed(struct client_conn *conn)
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_LINGER, &conn->deadline);
 }
 
+/* Bytes that the client does not take are waited for, whatever else its state waits for; but a
+ * request that is arriving has a wait of its own. */
+static void wait_for_client(struct client_conn *conn)
+{
+    if (conn->state == CLIENT_READING)
+        return;
+    conn->is_stalled = outbox_bytes(&conn->outbox) > 0;
+    if (conn->is_stalled)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
+    else if (conn->state == CLIENT_IDLE)
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    else
+        deadline_disarm(&conn->deadline);
+}
+
+static void feed_ahead(struct client_conn *conn);
+
 static void on_progress(void *ctx)
 {
     struct client_conn *conn = ctx;
     size_t bytes = outbox_bytes(&conn->outbox);
 
-    if (bytes > 0)
-        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
-    else if (conn->is_stalled && conn->state == CLIENT_ANSWERING)
-        deadline_disarm(&conn->deadline);
-    conn->is_stalled = bytes > 0;
-    if (bytes == 0 && conn->state == CLIENT_FLUSHING)
+    wait_for_client(conn);
+    if (bytes == 0 && conn->state == CLIENT_FLUSHING) {
         flushed(conn);
-    else if (conn->is_worker_paused && bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL) {
+    } else if (conn->is_worker_paused && bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL) {
         conn->is_worker_paused = false;
         conn->endpoint->handler->on_drained(conn->work);
+    } else if (bytes <= CLIENT_QUEUE_LOW_BYTES && conn->state == CLIENT_IDLE &&
+               conn->ahead.bytes != NULL) {
+        feed_ahead(conn);
+    } else if (bytes == 0 && conn->state == CLIENT_IDLE && conn->relay->is_draining) {
+        close_conn(conn);
     }
 }
 
@@ -225,12 +243,14 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
         move(conn, CLIENT_EVENT_LAST_ANSWER);
         if (outbox_bytes(&conn->outbox) == 0)
             flushed(conn);
+        else
+            wait_for_client(conn);
         return;
     }
     forget_request(conn);
     move(conn, CLIENT_EVENT_ANSWER_END);
     http_reader_next(conn->reader);
-    relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
+    wait_for_client(conn);
     if (conn->ahead.bytes != NULL && !conn->is_in_feed)
         feed_ahead(conn);
 }
@@ -405,6 +425,7 @@ static void answer_request(struct client_conn *conn)
         return;
     }
     move(conn, CLIENT_EVENT_REQUEST_END);
+    wait_for_client(conn);
     if (conn->work != NULL)
         conn->endpoint->handler->on_request_end(conn->work);
     else
@@ -460,16 +481,23 @@ void client_conn_check_hangup(struct deadline *hangup)
 
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 
+/* Who does not take its answers has no further request answered: each would be kept for it. */
+static bool takes_request_bytes(const struct client_conn *conn)
+{
+    return conn->state == CLIENT_READING ||
+           (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) <= CLIENT_QUEUE_HIGH_BYTES);
+}
+
 static void feed(struct client_conn *conn, struct slice bytes)
 {
     assert(!conn->is_in_feed);
 
     conn->is_in_feed = true;
-    while (bytes.len > 0 && (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING))
+    while (bytes.len > 0 && takes_request_bytes(conn))
         bytes = feed_request(conn, bytes);
     conn->is_in_feed = false;
 
-    if (bytes.len > 0 && conn->state == CLIENT_ANSWERING) {
+    if (bytes.len > 0 && (conn->state == CLIENT_ANSWERING || conn->state == CLIENT_IDLE)) {
         keep_ahead(conn, bytes);
     } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
         if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
@@ -498,10 +526,11 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     }
     conn->relay->stats.client_received_bytes_total += (uint64_t)count;
     bytes = slice_of(buffer->base, (size_t)count);
-    if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
-        feed(conn, bytes);
-    else if (conn->state == CLIENT_ANSWERING)
+    if (conn->state == CLIENT_ANSWERING ||
+        (conn->state == CLIENT_IDLE && conn->ahead.bytes != NULL))
         keep_ahead(conn, bytes);
+    else if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
+        feed(conn, bytes);
 }
 
 /* ---- life ---- */
@@ -563,7 +592,7 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
 void client_conn_drain(struct client_conn *conn)
 {
     conn->may_live_on = false;
-    if (conn->state == CLIENT_IDLE)
+    if (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) == 0)
         close_conn(conn);
 }
 
