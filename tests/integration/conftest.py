@@ -33,8 +33,8 @@ def start_all(create):
     for thing in reversed(started):
         try:
             thing.stop()
-        except AssertionError as failure:
-            failures.append(str(failure))
+        except Exception as failure:  # whatever it was, the others must end too
+            failures.append(f"{type(failure).__name__}: {failure}")
         finally:
             if hasattr(thing, "kill"):
                 thing.kill()

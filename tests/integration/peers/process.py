@@ -173,8 +173,9 @@ class Process:
         """For what a start waits for: nobody has the child yet who could end it."""
         try:
             yield
-        except BaseException:
+        except BaseException as failure:
             self.kill()
+            failure.add_note("its log ends:\n" + "\n".join(self.log.text[-40:]))
             raise
 
     def kill(self):
