@@ -102,6 +102,6 @@ int main(int argc, char **argv)
            TEXT_GB_PER_S_GOAL);
     printf("token ids, %d a block: %.1f ns/block (goal: <= %.0f)\n", IDS_PER_BLOCK, ns_per_block,
            IDS_NS_PER_BLOCK_GOAL);
-    printf("%s\n", is_reached ? "PASS" : "FAIL: short of the goal");
+    printf("%s\n", is_reached ? "verdict: REACHED" : "verdict: SHORT of the goal");
     return is_reached ? 0 : 1;
 }
