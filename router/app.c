@@ -23,9 +23,8 @@
  * DESIGN
  *
  * Stopping has two steps. The drain: not ready any more, no new work, running answers go on, idle
- * connections close; it ends when every client has its answer, when its time is over, or at a
- * second signal. Then the stop: everything still open is ended, and the loop runs until the last
- * handle is closed.
+ * connections close; it ends when nothing runs, when its time is over, or at a second signal. Then
+ * the stop: everything still open is ended, and the loop runs until the last handle is closed.
  */
 enum {
     PROBE_TIMEOUT_MS = 5000,
@@ -129,25 +128,17 @@ static void close_handle(uv_handle_t *handle)
         uv_close(handle, NULL);
 }
 
-/* Calls act on every client; act may close it. Returns for how many it was true. */
-static size_t each_client(struct relay *relay, bool (*act)(struct client_conn *conn))
+/* Calls act on every client; act may close it. */
+static void each_client(struct relay *relay, void (*act)(struct client_conn *conn))
 {
     struct list_node *node = relay->clients.head.next;
-    size_t count = 0;
 
     while (node != &relay->clients.head) {
         struct list_node *next = node->next;
 
-        count += act(container_of(node, struct client_conn, in_clients));
+        act(container_of(node, struct client_conn, in_clients));
         node = next;
     }
-    return count;
-}
-
-static bool kill_client(struct client_conn *conn)
-{
-    client_conn_kill(conn);
-    return false;
 }
 
 static void stop(struct app *app)
@@ -157,13 +148,13 @@ static void stop(struct app *app)
     app->is_stopping = true;
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
-    (void)each_client(&app->relay, kill_client);
+    each_client(&app->relay, client_conn_kill);
     health_close(app->health, NULL, NULL);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
     close_handle((uv_handle_t *)&app->lag);
     close_handle((uv_handle_t *)&app->drain);
-    close_handle((uv_handle_t *)&app->flush_logs);
+    close_handle((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
     for (uint32_t i = 0; i < worker_set_count(app->relay.workers); i++) {
         struct worker *worker = worker_set_at(app->relay.workers, i);
@@ -175,13 +166,25 @@ static void stop(struct app *app)
     }
 }
 
+/* Whether some client has an answer that is complete here but not with it. */
+static bool has_unsent_bytes(const struct relay *relay)
+{
+    const struct list_node *head = &relay->clients.head;
+
+    for (const struct list_node *node = head->next; node != head; node = node->next) {
+        if (outbox_bytes(&container_of(node, struct client_conn, in_clients)->outbox) > 0)
+            return true;
+    }
+    return false;
+}
+
 static void on_drain_check(uv_timer_t *timer)
 {
     struct app *app = timer->data;
     bool is_over = io_loop_now_ms(&app->io) >= app->drain_end_ms;
-    size_t flushing_count = each_client(&app->relay, client_conn_drain);
 
-    if (app->relay.stats.requests_in_flight + flushing_count > 0 && !is_over)
+    each_client(&app->relay, client_conn_drain);
+    if ((app->relay.stats.requests_in_flight > 0 || has_unsent_bytes(&app->relay)) && !is_over)
         return;
     LOG(is_over && app->relay.stats.requests_in_flight > 0 ? LOG_WARN : LOG_INFO, "drained",
         log_u64("cut", app->relay.stats.requests_in_flight));
@@ -218,7 +221,9 @@ static void on_hangup(uv_signal_t *signal, int number)
 
 static void on_prepare(uv_prepare_t *prepare)
 {
-    (void)prepare;
+    struct app *app = prepare->data;
+
+    outbox_hub_flush(&app->relay.outboxes);
     log_flush();
 }
 
@@ -250,8 +255,9 @@ static void start_handles(struct app *app)
     start_signal(app, &app->signals[2], on_hangup, SIGHUP);
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
 
-    uv_prepare_init(&app->io.loop, &app->flush_logs);
-    uv_prepare_start(&app->flush_logs, on_prepare);
+    uv_prepare_init(&app->io.loop, &app->turn_end);
+    app->turn_end.data = app;
+    uv_prepare_start(&app->turn_end, on_prepare);
     uv_timer_init(&app->io.loop, &app->lag);
     app->lag.data = app;
     uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
@@ -428,6 +434,7 @@ void app_release(struct app *app)
     residency_guess_destroy(relay->guess);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
+    outbox_hub_release(&relay->outboxes);
     io_loop_release(&app->io);
     log_finish();
 }

@@ -24,9 +24,9 @@ struct app {
     struct listener listener;
     struct listener admin_listener;
     struct health *health;
-    uv_signal_t signals[3];  /* TERM, INT, HUP */
-    uv_prepare_t flush_logs; /* once per turn of the loop */
-    uv_timer_t lag;          /* measures how late the loop runs it */
+    uv_signal_t signals[3]; /* TERM, INT, HUP */
+    uv_prepare_t turn_end;  /* what one turn of the loop wrote and logged leaves together */
+    uv_timer_t lag;         /* measures how late the loop runs it */
     uint64_t lag_due_ns;
     uv_timer_t drain; /* runs while draining */
     uint64_t drain_end_ms;

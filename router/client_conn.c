@@ -22,9 +22,7 @@
  *
  * The socket is read in every state, so that a client that leaves is seen at once; a FIN while its
  * request is complete counts as leaving. Bytes of later requests wait in ahead, up to a limit
- * where reading stops; from there on the kernel is asked now and then whether the client left. They
- * wait for the current answer's end, and while the client leaves too much of the answers it has
- * got: else one that asks on and never reads would be answered into memory without end.
+ * where reading stops; from there on the kernel is asked now and then whether the client left.
  *
  * An answer ends before or after its request does; one that ends before (a refusal) makes the
  * connection the last of its kind, since where the next request begins is not known.
@@ -33,8 +31,6 @@ enum {
     HEAD_BYTES_MAX = 32 * 1024,
     TARGET_BYTES_MAX = 8 * 1024,
     AHEAD_BYTES_MAX = 512 * 1024, /* at most one read more than this is kept */
-    JOINED_BYTES_MAX = 2048,      /* up to here one write() of a copy costs less than a writev() */
-    WRITE_SLICE_COUNT_MAX = IO_WRITE_SLICE_COUNT_MAX,
 };
 
 /* clang-format off */
@@ -49,16 +45,7 @@ static const signed char moves[CLIENT_STATE_COUNT][CLIENT_EVENT_COUNT] = {
 };
 /* clang-format on */
 
-struct client_write { /* bytes that the kernel did not take at once */
-    uv_write_t write;
-    struct client_conn *conn;
-    size_t len;
-    char bytes[];
-};
-
 static void feed(struct client_conn *conn, struct slice bytes);
-static void feed_ahead(struct client_conn *conn);
-static void read_on(struct client_conn *conn);
 
 int client_state_after(enum client_state state, enum client_event event)
 {
@@ -97,6 +84,7 @@ static void close_conn(struct client_conn *conn)
     deadline_disarm(&conn->hangup);
     list_remove(&conn->relay->clients, &conn->in_clients);
     conn->relay->stats.client_connections = conn->relay->clients.count;
+    outbox_close(&conn->outbox);
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
@@ -149,11 +137,14 @@ static void flushed(struct client_conn *conn)
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_LINGER, &conn->deadline);
 }
 
-/* Arms the wait that a state has which waits for the client alone: to take what is queued, or else
- * to ask again. */
+/* Bytes that the client does not take are waited for, whatever else its state waits for; but a
+ * request that is arriving has a wait of its own. */
 static void wait_for_client(struct client_conn *conn)
 {
-    if (conn->queued_bytes > 0)
+    if (conn->state == CLIENT_READING)
+        return;
+    conn->is_stalled = outbox_bytes(&conn->outbox) > 0;
+    if (conn->is_stalled)
         relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
     else if (conn->state == CLIENT_IDLE)
         relay_wait(conn->relay, RELAY_WAIT_CLIENT_IDLE, &conn->deadline);
@@ -161,102 +152,58 @@ static void wait_for_client(struct client_conn *conn)
         deadline_disarm(&conn->deadline);
 }
 
-static void on_written(uv_write_t *write, int status)
-{
-    struct client_write *written = container_of(write, struct client_write, write);
-    struct client_conn *conn = written->conn;
+static void feed_ahead(struct client_conn *conn);
 
-    conn->queued_bytes -= written->len;
-    free(written);
-    if (conn->state == CLIENT_CLOSING)
-        return;
-    if (status < 0) {
-        lose_client(conn, END_CLIENT_ABORT);
-        return;
-    }
-    if (conn->state != CLIENT_READING)
-        wait_for_client(conn);
-    if (conn->queued_bytes == 0 && conn->state == CLIENT_FLUSHING)
+static void on_progress(void *ctx)
+{
+    struct client_conn *conn = ctx;
+    size_t bytes = outbox_bytes(&conn->outbox);
+
+    wait_for_client(conn);
+    if (bytes == 0 && conn->state == CLIENT_FLUSHING) {
         flushed(conn);
-    else if (conn->queued_bytes > CLIENT_QUEUE_LOW_BYTES)
-        return;
-    else if (conn->work != NULL)
+    } else if (conn->is_worker_paused && bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL) {
+        conn->is_worker_paused = false;
         conn->endpoint->handler->on_drained(conn->work);
-    else if (conn->state == CLIENT_IDLE && buf_len(&conn->ahead) > 0)
+    } else if (bytes <= CLIENT_QUEUE_LOW_BYTES && conn->state == CLIENT_IDLE &&
+               conn->ahead.bytes != NULL) {
         feed_ahead(conn);
+    } else if (bytes == 0 && conn->state == CLIENT_IDLE && conn->relay->is_draining) {
+        close_conn(conn);
+    }
 }
 
-/* Copies what is left, since its memory is the caller's, and queues it. */
-static int queue_rest(struct client_conn *conn, const uv_buf_t *left, unsigned count)
+static void on_failed(void *ctx, int status)
 {
-    struct client_write *rest;
-    size_t len = 0;
-    uv_buf_t buffer;
-
-    for (unsigned i = 0; i < count; i++)
-        len += left[i].len;
-    rest = malloc(sizeof *rest + len);
-    if (rest == NULL)
-        return -ENOMEM;
-    rest->conn = conn;
-    rest->len = len;
-    len = 0;
-    for (unsigned i = 0; i < count; i++) {
-        memcpy(rest->bytes + len, left[i].base, left[i].len);
-        len += left[i].len;
-    }
-    buffer = uv_buf_init(rest->bytes, (unsigned)len);
-    if (uv_write(&rest->write, (uv_stream_t *)&conn->tcp, &buffer, 1, on_written) < 0) {
-        free(rest);
-        return -EPIPE;
-    }
-    if (conn->queued_bytes == 0 && conn->state != CLIENT_READING)
-        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
-    conn->queued_bytes += len;
-    return 0;
+    (void)status;
+    lose_client(ctx, END_CLIENT_ABORT);
 }
 
-static void join(char *joined, const uv_buf_t *pieces, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        memcpy(joined, pieces[i].base, pieces[i].len);
-        joined += pieces[i].len;
-    }
-}
+static const struct outbox_callbacks outbox_callbacks = {on_progress, on_failed};
 
 int client_conn_write(struct client_conn *conn, const struct slice *slices, unsigned count)
 {
-    uv_buf_t pieces[WRITE_SLICE_COUNT_MAX];
-    uv_buf_t *left = pieces;
-    char joined[JOINED_BYTES_MAX];
     size_t len = 0;
+    int status;
 
-    assert(count <= WRITE_SLICE_COUNT_MAX);
     assert(conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING);
 
-    for (unsigned i = 0; i < count; i++) {
-        pieces[i] = io_buf(slices[i]);
+    for (unsigned i = 0; i < count; i++)
         len += slices[i].len;
-    }
-    if (count > 1 && len <= sizeof joined) {
-        join(joined, pieces, count);
-        pieces[0] = uv_buf_init(joined, (unsigned)len);
-        count = 1;
-    }
     conn->record.bytes_out += len;
     conn->relay->stats.client_sent_bytes_total += len;
-    if (conn->queued_bytes == 0) {
-        ssize_t sent = io_try_write((uv_stream_t *)&conn->tcp, &left, &count);
-
-        if (sent < 0)
-            return (int)sent;
+    status = outbox_write(&conn->outbox, slices, count);
+    if (conn->outbox.queued_bytes > 0 && !conn->is_stalled && conn->state == CLIENT_ANSWERING) {
+        conn->is_stalled = true;
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_STALL, &conn->deadline);
     }
-    return count > 0 ? queue_rest(conn, left, count) : 0;
+    return status;
 }
 
-bool client_conn_is_congested(const struct client_conn *conn)
+bool client_conn_is_congested(struct client_conn *conn)
 {
-    return conn->queued_bytes > CLIENT_QUEUE_HIGH_BYTES;
+    conn->is_worker_paused = outbox_bytes(&conn->outbox) > CLIENT_QUEUE_HIGH_BYTES;
+    return conn->is_worker_paused;
 }
 
 /* ---- the end of an answer ---- */
@@ -294,9 +241,10 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
         forget_request(conn);
         move(conn, CLIENT_EVENT_LAST_ANSWER);
-        read_on(conn); /* what comes is dropped: see CLIENT_LINGERING */
-        if (conn->queued_bytes == 0)
+        if (outbox_bytes(&conn->outbox) == 0)
             flushed(conn);
+        else
+            wait_for_client(conn);
         return;
     }
     forget_request(conn);
@@ -473,12 +421,13 @@ static const struct http_reader_callbacks reader_callbacks = {on_head, on_body, 
 /* The request is complete. */
 static void answer_request(struct client_conn *conn)
 {
-    wait_for_client(conn); /* answers to earlier requests may still be queued */
+    deadline_disarm(&conn->deadline);
     if (conn->endpoint == NULL) {
         refuse_target(conn);
         return;
     }
     move(conn, CLIENT_EVENT_REQUEST_END);
+    wait_for_client(conn);
     if (conn->work != NULL)
         conn->endpoint->handler->on_request_end(conn->work);
     else
@@ -532,28 +481,13 @@ void client_conn_check_hangup(struct deadline *hangup)
         relay_wait(conn->relay, RELAY_WAIT_CLIENT_HANGUP, &conn->hangup);
 }
 
-/* What comes is read as a request; never before what is kept. */
-static bool takes_bytes(const struct client_conn *conn)
-{
-    return conn->state == CLIENT_READING ||
-           (conn->state == CLIENT_IDLE && buf_len(&conn->ahead) == 0 &&
-            !client_conn_is_congested(conn));
-}
-
-/* What comes is kept, to be read as a request later. */
-static bool has_more_requests(const struct client_conn *conn)
-{
-    return conn->state == CLIENT_IDLE || conn->state == CLIENT_ANSWERING;
-}
-
 static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer);
 
-static void read_on(struct client_conn *conn)
+/* Who does not take its answers has no further request answered: each would be kept for it. */
+static bool takes_request_bytes(const struct client_conn *conn)
 {
-    if (conn->is_reading || conn->state == CLIENT_CLOSING)
-        return;
-    if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
-        conn->is_reading = true;
+    return conn->state == CLIENT_READING ||
+           (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) <= CLIENT_QUEUE_HIGH_BYTES);
 }
 
 static void feed(struct client_conn *conn, struct slice bytes)
@@ -561,14 +495,16 @@ static void feed(struct client_conn *conn, struct slice bytes)
     assert(!conn->is_in_feed);
 
     conn->is_in_feed = true;
-    while (bytes.len > 0 && takes_bytes(conn))
+    while (bytes.len > 0 && takes_request_bytes(conn))
         bytes = feed_request(conn, bytes);
     conn->is_in_feed = false;
 
-    if (bytes.len > 0 && has_more_requests(conn))
+    if (bytes.len > 0 && (conn->state == CLIENT_ANSWERING || conn->state == CLIENT_IDLE)) {
         keep_ahead(conn, bytes);
-    else
-        read_on(conn);
+    } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
+        if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
+            conn->is_reading = true;
+    }
 }
 
 static void read_end(struct client_conn *conn, ssize_t status)
@@ -592,10 +528,11 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     }
     conn->relay->stats.client_received_bytes_total += (uint64_t)count;
     bytes = slice_of(buffer->base, (size_t)count);
-    if (takes_bytes(conn))
-        feed(conn, bytes);
-    else if (has_more_requests(conn))
+    if (conn->state == CLIENT_ANSWERING ||
+        (conn->state == CLIENT_IDLE && conn->ahead.bytes != NULL))
         keep_ahead(conn, bytes);
+    else if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
+        feed(conn, bytes);
 }
 
 /* ---- life ---- */
@@ -638,6 +575,8 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
         return NULL;
     }
     conn->tcp.data = conn;
+    outbox_init(&conn->outbox, &relay->outboxes, (uv_stream_t *)&conn->tcp, &outbox_callbacks,
+                conn);
     list_append(&relay->clients, &conn->in_clients);
     relay->stats.client_connections = relay->clients.count;
     relay->stats.client_connections_total++;
@@ -652,13 +591,11 @@ struct client_conn *client_conn_accept(struct relay *relay, const struct endpoin
     return conn;
 }
 
-bool client_conn_drain(struct client_conn *conn)
+void client_conn_drain(struct client_conn *conn)
 {
     conn->may_live_on = false;
-    if (conn->state == CLIENT_IDLE && conn->queued_bytes == 0)
+    if (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) == 0)
         close_conn(conn);
-    return conn->state == CLIENT_FLUSHING || conn->state == CLIENT_LINGERING ||
-           (conn->state != CLIENT_CLOSING && conn->queued_bytes > 0);
 }
 
 void client_conn_kill(struct client_conn *conn)

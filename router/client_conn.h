@@ -14,6 +14,7 @@
 #include "backends/http/http_message.h"
 #include "backends/http/http_reader.h"
 #include "backends/io_loop.h"
+#include "backends/outbox.h"
 #include "backends/runtime/buf.h"
 #include "backends/runtime/deadline_list.h"
 #include "backends/runtime/list.h"
@@ -86,7 +87,9 @@ struct client_conn {
     struct buf ahead;             /* bytes of requests behind the current one (pipelining) */
     struct deadline deadline;     /* of the one wait that its state has */
     struct deadline hangup;       /* armed while it is not read: see client_conn_check_hangup() */
-    size_t queued_bytes;          /* written, not yet taken by the kernel */
+    struct outbox outbox;
+    bool is_stalled;       /* some of its bytes wait for it: its deadline is that of a stall */
+    bool is_worker_paused; /* on_drained is owed to the handler */
     const struct endpoint *endpoint; /* that serves the current request; NULL: see refusal */
     struct slice endpoint_rest;      /* of its path, behind a prefix */
     int refusal;                     /* an enum endpoint_match: why endpoint is NULL */
@@ -144,7 +147,8 @@ void client_conn_end_stream(struct client_conn *conn, const struct openai_error 
 /* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,
                                  unsigned count);
-bool client_conn_is_congested(const struct client_conn *conn);
+/* More waits for the client than it should: on_drained will be called when it has read. */
+bool client_conn_is_congested(struct client_conn *conn);
 
 /* For handlers: the answer is complete; writes the log line and goes on to the next request.
  * keep_alive false: the client learns the answer's end from the connection's end. The
@@ -154,9 +158,8 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
 /* For handlers: the answer is cut; the client sees a connection that ends too early. */
 void client_conn_cut(struct client_conn *conn, enum end_reason reason);
 
-/* For the drain: closes it if it waits for a request; a running one is the last. True: its client
- * has not got yet, or may still lose, what was answered. */
-bool client_conn_drain(struct client_conn *conn);
+/* For the drain: closes it if no request is running; a running one is the last. */
+void client_conn_drain(struct client_conn *conn);
 
 /* For the drain's end: closes it whatever it does. */
 void client_conn_kill(struct client_conn *conn);

@@ -129,7 +129,7 @@ static int on_body(void *work, struct slice piece)
 bool exchange_abandon(struct exchange *exchange)
 {
     bool is_delivered = exchange->state == EXCHANGE_RELAY && exchange->is_sse &&
-                        exchange->answer.has_done && exchange->client->queued_bytes == 0 &&
+                        exchange->answer.has_done && outbox_bytes(&exchange->client->outbox) == 0 &&
                         !exchange->is_client_lost;
 
     if (is_delivered)
@@ -191,10 +191,7 @@ void exchange_fail(struct exchange *exchange, const struct openai_error *error,
 {
     struct client_conn *client = exchange->client;
     struct client_answer more = {
-        /* An engine worked on it, or may still do: a retry would be paid twice. */
-        .should_not_retry = exchange->history.death_count >= 2 || error->status == 504 ||
-                            reason == END_UPSTREAM_PROTOCOL ||
-                            exchange->last_failure == ATTEMPT_HALF_ANSWERED,
+        .should_not_retry = exchange->history.was_begun,
         .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
     };
     bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
@@ -452,6 +449,9 @@ void exchange_end_attempt(struct exchange *exchange)
         worker->own.in_flight--;
         if (exchange->is_decoding)
             worker->own.decoding--;
+        else /* it never began to answer: what it was to hold by now, it may not */
+            residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
+                                    exchange->block_count, exchange->matched_count);
         worker->own.queued_tokens -= exchange->queued_tokens;
         if (worker->own.in_flight == 0)
             worker->own.queued_tokens = 0; /* sums of doubles leave dust */
@@ -480,6 +480,7 @@ static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failur
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
     exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     if (failure == ATTEMPT_PROTOCOL)
@@ -496,7 +497,7 @@ static void fail_attempt(struct exchange *exchange, enum attempt_failure failure
                                      "No worker for this model took a connection. Try again."},
                                     END_CONNECT_FAILED},
         [ATTEMPT_STALE] = {{502, "upstream_closed", NULL,
-                            "The worker closed the connection before it answered. Try again."},
+                            "The worker closed the connection before it answered."},
                            END_UPSTREAM_CLOSED},
         [ATTEMPT_DIED] = {{502, "upstream_closed", NULL,
                            "The worker's connection died before it answered."},
@@ -548,9 +549,6 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
 
     exchange->last_failure = failure;
     count_failure(exchange, failure);
-    /* What we believed it would hold by now, it does not. */
-    residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
-                            exchange->block_count, exchange->matched_count);
     if (failure != ATTEMPT_USAGE_REFUSED)
         exchange->tried[exchange->tried_count++] = worker->index;
     exchange->history.has_other_worker = exchange_has_other_worker(exchange);

@@ -17,8 +17,9 @@
  *
  * One read from the worker becomes one gathered write to the client: while the read is parsed,
  * body pieces are only noted (relay->out points into the read buffer); when it is used up, they
- * leave together, within one chunk frame. Nothing is copied but what the client's socket does not
- * take. An event is read (usage, end, text for the next turn's names) as it passes.
+ * leave together, within one chunk frame. Copied is what is small enough to be gathered by the
+ * client's outbox, and what its socket does not take. An event is read (usage, end, text for the
+ * next turn's names) as it passes.
  */
 #define TOKENS_PER_BYTE_WEIGHT 0.1 /* of the newest answer in the average */
 
@@ -168,8 +169,7 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
                                    slice_of_string(exchange->worker->name));
     if (status == 0 && exchange->is_sse)
         status = write_stream_headers(buf, head);
-    /* An engine that fails and hangs up may be dying of this very request. */
-    if (status == 0 && head->status == 500 && !head->keep_alive &&
+    if (status == 0 && head->status >= 400 && exchange->history.was_begun &&
         http_head_find(head, SLICE("X-Should-Retry")) == NULL)
         status = http_write_header(buf, SLICE("x-should-retry"), SLICE("false"));
     if (status == 0)
@@ -213,6 +213,7 @@ static int on_head(void *ctx, const struct http_head *head)
               http_head_find(head, SLICE("Content-Encoding")) == NULL;
     stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
     record->status = head->status;
+    exchange->history.was_begun |= retry_status_was_begun(head->status);
     if (!exchange->is_sse && exchange->is_ok)
         record->token_us = exchange->batch_us;
     if (write_client_head(exchange, head) < 0)
@@ -287,6 +288,9 @@ static void learn_usage(struct exchange *exchange)
     learn_tokens_per_byte(exchange, usage);
     if (!usage->has_cached)
         return;
+    /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
+    if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
+        record->predicted_cached_tokens *= (double)usage->prompt_tokens / exchange->prompt_tokens;
     error = record->predicted_cached_tokens - (double)usage->cached_tokens;
     stats->cached_tokens_total += usage->cached_tokens;
     stats->predicted_tokens_total += (uint64_t)record->predicted_cached_tokens;
@@ -310,7 +314,12 @@ static void learn_answer(struct exchange *exchange)
 
 void exchange_learn(struct exchange *exchange)
 {
-    if (!exchange->is_ok || !exchange->has_answer)
+    if (!exchange->is_ok) { /* refused: nothing of it was prefilled */
+        residency_guess_correct(exchange->relay->guess, exchange->worker->index, exchange->blocks,
+                                exchange->block_count, exchange->matched_count);
+        return;
+    }
+    if (!exchange->has_answer)
         return;
     if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
         (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
@@ -328,13 +337,15 @@ static void finish(struct exchange *exchange)
     struct client_conn *client = exchange->client;
     bool keep_alive = !client->is_close_delimited;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
+    int status = client->record.status;
 
-    /* 4xx is the client's fault: the worker is well. 503 is back pressure, or a dead engine: which
-     * of them, its probes find out. */
-    if (client->record.status < 500)
-        worker_mark_success(exchange->worker, now_ms);
-    else if (client->record.status != 503)
+    /* 4xx is the client's fault: the worker is well. An engine that died says so behind the head
+     * of a stream too, to everybody who asks, until its process ends. A status of 503 is back
+     * pressure, or a dead engine: which of them, its probes find out. */
+    if ((status >= 500 && status != 503) || exchange->answer.error_code >= 500)
         worker_mark_failure(exchange->worker, now_ms);
+    else if (status < 500)
+        worker_mark_success(exchange->worker, now_ms);
     exchange_learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);

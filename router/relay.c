@@ -29,6 +29,7 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
     relay->config = config;
     relay->tokens_per_byte = POLICY_TOKENS_PER_BYTE_DEFAULT;
     list_init(&relay->clients);
+    outbox_hub_init(&relay->outboxes);
     router_stats_init(&relay->stats);
     retry_budget_init(&relay->retry_budget);
     for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)

@@ -12,6 +12,7 @@
 
 #include "backends/io_loop.h"
 #include "backends/json/json_scan.h"
+#include "backends/outbox.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "backends/worker_set.h"
@@ -75,6 +76,7 @@ struct relay {
     bool is_draining;       /* no new request; running ones finish */
     double tokens_per_byte; /* learned from usage; of all models together */
     struct relay_out out;
+    struct outbox_hub outboxes; /* of the clients; flushed at the end of each turn of the loop */
     /* Scratch of one choice, too large for the stack. */
     struct worker_view views[WORKER_COUNT_MAX];
     struct route_terms terms[WORKER_COUNT_MAX];

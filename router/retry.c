@@ -10,6 +10,11 @@
  * A reused connection that dies without a byte was most likely closed by its worker while it lay
  * idle; but that is not certain (the request may have killed the engine), so it counts as a death
  * like any other, and the same worker is asked again only where there is no other one.
+ *
+ * An engine that dies of a request shows it in several ways: the connection dies, before or behind
+ * the head of a stream; it answers 500 with its last breath; or whatever was put in front of it
+ * says 502 or 504. None can be told from an accident, so all of them end the client's own retries
+ * too. A 503 is a refusal: nothing was begun.
  */
 #define BUDGET_TOKENS_PER_REQUEST 0.1
 
@@ -42,6 +47,19 @@ enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry
         break;
     }
     return RETRY_NO;
+}
+
+bool retry_failure_was_begun(enum attempt_failure failure)
+{
+    assert(failure < ATTEMPT_FAILURE_COUNT);
+
+    return failure != ATTEMPT_CONNECT_FAILED && failure != ATTEMPT_BUSY &&
+           failure != ATTEMPT_USAGE_REFUSED;
+}
+
+bool retry_status_was_begun(int status)
+{
+    return status >= 500 && status != 503;
 }
 
 void retry_budget_init(struct retry_budget *budget)

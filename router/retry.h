@@ -33,6 +33,7 @@ struct retry_history {
     uint32_t retry_count; /* made so far */
     uint32_t retry_count_max;
     uint32_t death_count;  /* connections that died with this request on them */
+    bool was_begun;        /* an engine took it up and failed, or may still be at work on it */
     bool has_answered;     /* a byte of an answer went to the client */
     bool has_other_worker; /* one that may serve it and was not tried */
     bool has_budget;       /* the process may retry (retry_budget) */
@@ -44,6 +45,14 @@ struct retry_history {
  * not walk through the fleet.
  */
 enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry_history *history);
+
+/*
+ * Whether an attempt that failed, or a worker's answer of that status, means that an engine began
+ * on the request. Clients repeat by themselves what is answered 5xx or 429; they are told not to
+ * (x-should-retry: false) once that is so: each repetition could take down an engine more.
+ */
+bool retry_failure_was_begun(enum attempt_failure failure);
+bool retry_status_was_begun(int status);
 
 /*
  * Retries of the whole process, as a share of its requests, so that a fleet in trouble is not

@@ -188,8 +188,9 @@ static int raw_step(int state, char byte)
 int http_guard_raw_head(struct http_raw_head *head, struct slice bytes, struct http_fault *fault)
 {
     int state = (int)head->state;
+    size_t i;
 
-    for (size_t i = 0; i < bytes.len && state != RAW_HEAD_DONE; i++) {
+    for (i = 0; i < bytes.len && state != RAW_HEAD_DONE; i++) {
         state = raw_step(state, bytes.ptr[i]);
         if (state < 0) {
             *fault = (struct http_fault){
@@ -199,6 +200,7 @@ int http_guard_raw_head(struct http_raw_head *head, struct slice bytes, struct h
         }
     }
     head->state = (enum http_raw_state)state;
+    head->len += i;
     return 0;
 }
 

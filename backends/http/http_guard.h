@@ -23,6 +23,7 @@ enum http_raw_state {
 
 struct http_raw_head {
     enum http_raw_state state;
+    size_t len; /* bytes so far, as they came, up to the empty line */
 };
 
 /*

@@ -278,6 +278,13 @@ static int guard(struct http_reader *reader)
     return 0;
 }
 
+/* Of what llhttp drops without a word (blanks around values, empty lines before the first one) a
+ * client could send as much as it likes. */
+static bool is_head_too_long(const struct http_reader *reader)
+{
+    return reader->raw_head.len > reader->limits.head_bytes_max;
+}
+
 static int on_headers_complete(llhttp_t *parser)
 {
     struct http_reader *reader = reader_of(parser);
@@ -285,6 +292,8 @@ static int on_headers_complete(llhttp_t *parser)
 
     if (parser->http_major != 1 || parser->http_minor > 1)
         return refuse(reader, &fault_version);
+    if (is_head_too_long(reader))
+        return refuse(reader, &fault_head_size);
     if (reader->kind == HTTP_READER_ANSWERS && parser->status_code == 101)
         return refuse(reader, &fault_switched);
     parser->upgrade = 0; /* never tunnel: what was asked over HTTP/1 is answered over HTTP/1 */
@@ -411,6 +420,8 @@ int http_reader_feed(struct http_reader *reader, struct slice bytes, size_t *con
     error = llhttp_execute(&reader->parser, bytes.ptr, bytes.len);
     *consumed =
         error == HPE_OK ? bytes.len : (size_t)(llhttp_get_error_pos(&reader->parser) - bytes.ptr);
+    if (error == HPE_OK && reader->raw_head.state != RAW_HEAD_DONE && is_head_too_long(reader))
+        error = (llhttp_errno_t)refuse(reader, &fault_head_size);
     return conclude(reader, error);
 }
 
@@ -439,7 +450,7 @@ void http_reader_next(struct http_reader *reader)
     reader->state = READER_IDLE;
     reader->has_no_body = false;
     reader->is_interim = false;
-    reader->raw_head = (struct http_raw_head){RAW_HEAD_START};
+    reader->raw_head = (struct http_raw_head){.state = RAW_HEAD_START};
     reader->trailer_bytes = 0;
     reader->body_bytes = 0;
 }

@@ -19,7 +19,7 @@
 enum http_reader_kind { HTTP_READER_REQUESTS, HTTP_READER_ANSWERS };
 
 struct http_reader_limits {
-    size_t head_bytes_max;   /* start line and headers together */
+    size_t head_bytes_max;   /* start line and headers together; of a request as they came */
     size_t target_bytes_max; /* of a request */
     int64_t body_bytes_max;  /* of a request; answers have no limit */
 };

@@ -309,6 +309,7 @@ static enum answer_event_kind add_chunk(struct answer_stream *answer, struct jso
         read_usage(answer, chunk.usage);
     if (json_type(chunk.error) != JSON_NONE) {
         answer->has_error = true;
+        (void)read_count(json_get(chunk.error, "code"), &answer->error_code);
         answer->is_learnable = false;
         return ANSWER_EVENT_ERROR;
     }

@@ -42,7 +42,8 @@ struct answer_stream {
     bool has_finished; /* a finish_reason was seen */
     bool has_done;     /* [DONE] was seen */
     bool has_error;
-    bool is_learnable; /* one choice, understood so far */
+    uint64_t error_code; /* of that error, as an HTTP status; 0: it has none */
+    bool is_learnable;   /* one choice, understood so far */
     uint64_t event_count;
     struct block *blocks; /* that the answer closed, beyond the prompt's; heap, grown as needed */
     size_t block_count;

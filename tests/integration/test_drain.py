@@ -11,7 +11,7 @@ from peers.http1 import Truncated, chunk, request_bytes
 from peers.openai_api import CHAT, events_of
 from peers.process import wait_until
 from peers.router import error_of
-from peers.wire import Wire
+from peers.wire import WAIT_S, Wire
 
 
 def start_streams(router, worker, count):
@@ -204,3 +204,20 @@ def test_a_worker_that_is_down_does_not_delay_the_end(start_router, worker):
     router.signal(signal.SIGTERM)
     assert router.wait_exit() == 0
     assert time.monotonic() - started < 1
+
+
+def test_answers_that_slow_clients_have_not_read_yet_are_delivered(start_router, start_worker):
+    """Complete here is not complete there: what the sockets did not take yet is still sent."""
+    router = start_router([start_worker(models=[f"model-{n}-" + "x" * 90 for n in range(2000)])])
+    body = router.get("/v1/models").read_all()
+    client = router.connect(receive_bytes=65536)
+    client.send(request_bytes("GET", "/v1/models") * 100)
+    client.wait_readable(WAIT_S)
+
+    terminate(router)
+
+    answers = client.read_to_end()
+    assert client.end.kind == "fin"
+    count = answers.count(b"HTTP/1.1 200 OK\r\n")
+    assert answers.count(body) == count > 1
+    assert router.wait_exit() == 0

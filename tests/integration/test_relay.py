@@ -12,6 +12,7 @@ from peers.http1 import LAST_CHUNK, chunk, head_bytes, request_bytes
 from peers.meanwhile import meanwhile
 from peers.openai_api import CHAT, COMPLETIONS, DONE, USAGE_ASK, sse
 from peers.process import is_sanitized
+from peers.wire import WAIT_S
 
 # Legal JSON that no encoder writes: who re-encodes it is found out.
 ODD_SPELLING = (
@@ -621,7 +622,7 @@ def test_trailers_of_an_answer_are_dropped(router, worker):
     request = worker.expect()
     request.body()
     request.send_head(200, content_type="application/json", transfer_encoding="chunked")
-    request.send(chunk(b"{}") + LAST_CHUNK[:-2] + b"Content-Length: 99\r\nX-Trail: 1\r\n\r\n")
+    request.send(chunk(b"{}") + LAST_CHUNK[:-2] + b"Set-Cookie: a=1\r\nX-Trail: 1\r\n\r\n")
     request.finish()
     assert client.answer().read_all() == b"{}"
 
@@ -652,3 +653,20 @@ def test_an_error_event_of_the_engine_passes_as_it_is(router, worker):
     worker.expect().stream(events)
 
     assert client.answer().read_all() == b"".join(events)
+
+
+def test_who_reads_no_answers_is_not_answered_without_end(start_router, start_worker):
+    """Answers of ours have backpressure too: the requests behind them wait with the client."""
+    router = start_router([start_worker(models=[f"model-{n}-" + "x" * 90 for n in range(2000)])])
+    whole = router.get("/v1/models").read_all()
+    client = router.connect(receive_bytes=65536)
+
+    client.send(request_bytes("GET", "/v1/models") * 150)  # 30 MB of answers to one read
+    client.wait_readable(WAIT_S)
+
+    answered = router.metric_sum("samovar_router_requests_total")
+    assert answered < 75, "what the sockets hold, and little more"
+    for _ in range(150):
+        assert client.answer("GET").read_all() == whole
+    client.request("GET", "/health")
+    assert client.answer("GET").status == 200

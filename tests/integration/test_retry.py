@@ -3,7 +3,7 @@
 
 import pytest
 
-from peers.openai_api import CHAT
+from peers.openai_api import CHAT, DONE, sse
 from peers.process import wait_until
 from peers.router import error_of
 
@@ -147,6 +147,7 @@ def test_death_with_no_other_worker_says_not_to_retry(router, worker, how):
 
     assert answer.status == 502
     assert error_of(answer)["code"] == "upstream_closed"
+    assert answer.get("x-should-retry") == "false"
     worker.assert_no_request()
 
 
@@ -314,15 +315,73 @@ def test_other_statuses_are_the_clients_and_are_not_repeated(fleet_router, fleet
     fleet.assert_no_request()
 
 
-def test_an_engine_that_fails_and_hangs_up_may_be_dying_of_the_request(router, worker):
-    for connection, told in (("close", "false"), ("keep-alive", None)):
+@pytest.mark.parametrize("status, told", [
+    (500, "false"), (502, "false"), (504, "false"), (503, None), (429, None), (400, None)])
+def test_an_engine_that_fails_may_be_dying_of_the_request(router, worker, status, told):
+    """The client would repeat a 5xx by itself, and the next engine would die of it. A refusal is no
+    such sign."""
+    for connection in ("close", "keep-alive"):
         client = router.connect()
         client.post(CHAT, CHAT.request())
-        worker.expect().answer(b'{"error":{"message":"engine died"}}', 500, connection=connection)
+        worker.expect().answer(b'{"error":{"message":"no"}}', status, connection=connection)
         answer = client.answer()
-        assert answer.status == 500
+        assert answer.status == status
         assert answer.get("x-should-retry") == told
-        assert answer.json()["error"]["message"] == "engine died"
+        assert answer.json()["error"]["message"] == "no"
+
+
+def test_an_engine_that_says_itself_whether_to_retry_is_not_corrected(router, worker):
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    worker.expect().answer(b"{}", 500, x_should_retry="true")
+
+    assert client.answer().head.all("x-should-retry") == ["true"]
+
+
+@pytest.mark.parametrize("status", [503, 429, 400])
+def test_what_came_behind_a_death_does_not_make_it_safe(start_router, fleet, status):
+    """One worker died of it, the next one refused: another try could meet a third."""
+    router = start_router(fleet)
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    fleet.expect().end_by("rst")
+    fleet.expect().answer(b'{"error":{"message":"no"}}', status)
+
+    answer = client.answer()
+
+    assert answer.status == status
+    assert answer.get("x-should-retry") == "false"
+
+
+def test_a_death_behind_which_nobody_is_left_does_not_make_it_safe(start_router, fleet):
+    router = start_router(fleet)
+    client = router.connect()
+    client.post(CHAT, CHAT.request())
+    first = fleet.expect()
+    other = next(worker for worker in fleet if worker is not first.worker)
+    other.stop_listening()
+    first.end_by("rst")
+
+    answer = client.answer()
+
+    assert answer.status == 502
+    assert error_of(answer)["code"] == "upstream_connect_failed"
+    assert answer.get("x-should-retry") == "false"
+
+
+@pytest.mark.parametrize("code, state", [(500, "down"), (400, "up")])
+def test_a_dead_engine_that_still_begins_streams_gets_no_more_of_them(router, worker, code, state):
+    """Some servers outlive their engine: each stream is 200 and one error event, and such a worker
+    is always free. What the client did wrong says nothing about it."""
+    error = sse({"error": {"message": "no", "type": "x", "code": code}})
+    worker.handler = lambda request: request.stream([error, DONE])
+    worker.health = 503
+    for _ in range(3):
+        answer = router.post(CHAT, CHAT.request(stream=True))
+        assert answer.status == 200
+        assert answer.read_all() == error + DONE
+
+    assert router.worker(worker)["state"] == state
 
 
 def test_bad_requests_do_not_take_a_worker_down(router, worker):

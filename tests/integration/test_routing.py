@@ -224,6 +224,31 @@ def test_predicted_cached_tokens_are_the_engines(start_router, start_sim):
         assert error <= 0.1 * line["prompt_tokens"], line
 
 
+@pytest.mark.parametrize("prompt_tokens", [300, 9000])
+def test_the_prediction_is_a_share_of_the_prompt_in_the_engines_own_tokens(
+        router, worker, prompt_tokens):
+    """How many tokens a text has is the engine's secret until it answers: what is compared with its
+    cached tokens is where the prefix ends, not how well tokens were guessed."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 4,
+             "prompt_tokens_details": {"cached_tokens": prompt_tokens - 1}}
+    worker.handler = lambda request: request.answer(CHAT.answer(usage=usage))
+    for _ in range(2):
+        router.post(CHAT, turn(PREFIX))
+
+    first, second = router.log.wait_count("request", 2)
+
+    assert first["predicted_cached_tokens"] == 0
+    assert 0.9 * prompt_tokens <= second["predicted_cached_tokens"] <= prompt_tokens
+
+
+def test_a_prompt_that_was_refused_is_not_believed_there(router, worker):
+    worker.handler = lambda request: request.answer(b'{"error":{"message":"too long"}}', 400)
+    for _ in range(2):
+        assert router.post(CHAT, turn(PREFIX)).status == 400
+
+    assert [line["matched_blocks"] for line in router.log.wait_count("request", 2)] == [0, 0]
+
+
 def test_round_robin_takes_turns(start_router, answering):
     router = start_router(answering(3), "--policy", "round_robin")
     used = [worker_of(router, turn(PREFIX)) for _ in range(9)]
@@ -272,3 +297,24 @@ def test_a_worker_that_reports_load_gets_less(start_router, start_fleet):
     used = Counter(worker_of(router, turn(f"{n} unique")) for n in range(10))
 
     assert used[idle.url] > used[busy.url]
+
+
+def test_a_prompt_given_up_before_its_first_byte_is_not_believed_there(start_router, start_fleet):
+    """Whoever left did so while the engine prefilled: it holds what it held before."""
+    fleet = start_fleet(2)
+    router = start_router(fleet)
+    body = CHAT.request("a prompt that nobody waits for " * 200)
+    client = router.connect()
+    client.post(CHAT, body)
+    held = fleet.expect()
+    client.reset()
+    held.wait_end()
+    router.wait_idle()
+
+    again = router.connect()
+    again.post(CHAT, body)
+    fleet.expect().answer(CHAT.answer())
+    assert again.answer().status == 200
+
+    lines = router.log.wait_count("request", 2)
+    assert lines[1]["matched_blocks"] == 0

@@ -9,7 +9,9 @@ import pytest
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.meanwhile import meanwhile
 from peers.openai_api import CHAT, events_of
+from peers.process import wait_until
 from peers.router import error_of
+from peers.wire import WAIT_S
 
 SHORT_MS = 150
 SLACK_S = 1.0  # a loaded machine is late, never early
@@ -92,6 +94,37 @@ def test_client_stall(start_timed, fleet):
     assert router.log.wait("request", request_id="stalled")["end"] == "client_timeout"
 
 
+@pytest.fixture
+def many_models(start_worker):
+    """A list of them is larger than a socket's buffers hold often."""
+    return start_worker(models=[f"model-{n}-" + "x" * 90 for n in range(2000)])
+
+
+def test_client_stall_before_answers_of_our_own(start_router, many_models):
+    router = start_router([many_models], "--client-stall-ms", SHORT_MS)
+    open_before = router.metrics()["samovar_router_client_connections"]
+    client = router.connect(receive_bytes=65536)
+
+    client.send(request_bytes("GET", "/v1/models") * 100)
+    client.wait_readable(WAIT_S)
+
+    wait_until(lambda: router.metrics()["samovar_router_client_connections"] == open_before,
+               "the stalled client cut")
+
+
+def test_a_stall_that_is_over_leaves_the_idle_wait(start_router, many_models):
+    router = start_router([many_models], "--client-stall-ms", SHORT_MS)
+    client = router.connect(receive_bytes=65536)
+    client.send(request_bytes("GET", "/v1/models") * 100)
+    for _ in range(100):
+        client.answer("GET").read_all()
+
+    assert not client.wait_readable(3 * SHORT_MS / 1000), "closed"
+
+    client.request("GET", "/health")
+    assert client.answer("GET").status == 200
+
+
 def test_client_idle(start_timed):
     router = start_timed("--client-idle-ms")
     client = router.connect()
@@ -170,8 +203,9 @@ def test_upstream_idle(start_timed, fleet):
     assert router.request_line(answer)["end"] == "upstream_timeout"
 
 
-def test_upstream_idle_is_renewed_by_each_byte(start_timed, fleet):
-    router = start_timed("--upstream-idle-ms")
+def test_upstream_idle_is_renewed_by_each_byte(start_router, fleet):
+    idle_ms = 600  # long beside what a busy machine may take from this process between two bytes
+    router = start_router(fleet, "--upstream-idle-ms", idle_ms)
     client = router.connect()
     client.post(CHAT, CHAT.request(stream=True))
     request = fleet.expect()
@@ -180,10 +214,10 @@ def test_upstream_idle_is_renewed_by_each_byte(start_timed, fleet):
     answer = client.answer()
     answer.read(len(b": here\n\n"))
     started = time.monotonic()
-    while time.monotonic() - started < 3 * SHORT_MS / 1000:
+    while time.monotonic() - started < 2 * idle_ms / 1000:
         request.send_chunk(b": still here\n\n")
         answer.read(len(b": still here\n\n"))
-        time.sleep(SHORT_MS / 5000)
+        time.sleep(idle_ms / 20000)
     for event in CHAT.stream():
         request.send_chunk(event)
     request.end_stream()

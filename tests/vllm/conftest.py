@@ -84,9 +84,26 @@ def fleet(fleet_of_session):
     return fleet_of_session
 
 
+def client_of(router):
+    """The real client, without its own retries: what the router answers is what we judge."""
+    return openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0, timeout=60)
+
+
 @pytest.fixture
 def client(fleet):
-    """The real client, without its own retries: what the router answers is what we judge."""
-    with openai.OpenAI(base_url=f"{fleet.router.url}/v1", api_key="unused", max_retries=0,
-                       timeout=60) as client:
+    with client_of(fleet.router) as client:
         yield client
+
+
+@pytest.fixture
+def new_router_client(fleet, folder):
+    """The client of a router in which earlier tests have left no trace: to whom it gave much
+    lately, the next prompts do not go."""
+    router = Router("router-new", fleet.engines, folder)
+    try:
+        router.wait_up(len(fleet.engines))
+        with client_of(router) as client:
+            yield client
+    finally:
+        status = router.stop()
+    assert status == 0, "the router did not end well:\n" + router.log_tail()

@@ -253,7 +253,7 @@ Test(http_guard, a_status_has_a_meaning)
 /* What http_guard_raw_head() says of bytes, given in pieces of step. */
 static int guard_raw(struct slice bytes, size_t step, bool *is_done)
 {
-    struct http_raw_head head = {RAW_HEAD_START};
+    struct http_raw_head head = {.state = RAW_HEAD_START};
     struct http_fault fault = {0};
     int status = 0;
 
@@ -263,6 +263,8 @@ static int guard_raw(struct slice bytes, size_t step, bool *is_done)
         status = http_guard_raw_head(&head, slice_of(bytes.ptr + at, len), &fault);
     }
     cr_assert(eq(int, status < 0, fault.status == 400));
+    if (status == 0)
+        cr_assert(le(sz, head.len, bytes.len));
     *is_done = head.state == RAW_HEAD_DONE;
     return status;
 }

@@ -275,13 +275,34 @@ Test(http_reader, a_target_may_be_as_long_as_its_limit)
 
 Test(http_reader, a_head_may_be_as_large_as_its_limit)
 {
-    /* What is counted: target, names and values, without the bytes between them. */
     struct slice request = SLICE("GET / HTTP/1.1\r\nHost: a\r\nX: 12345\r\n\r\n");
 
-    for (size_t max = 2; max <= 14; max++) {
+    for (size_t max = 2; max <= 2 * request.len; max++) {
         struct http_reader_limits own = {max, 256, 1000};
 
-        cr_assert(eq(int, fault_status(own, request), max < 12 ? 431 : 0), "%zu", max);
+        cr_assert(eq(int, fault_status(own, request), max < request.len ? 431 : 0), "%zu", max);
+    }
+}
+
+Test(http_reader, blanks_and_empty_lines_count_towards_the_limit)
+{
+    static const char *const heads[] = {
+        "GET / HTTP/1.1\r\nHost: a\r\nX:", "GET / HTTP/1.1\r\nHost:", "\r\n"};
+    struct http_reader_limits own = {200, 100, 1000};
+
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        for (int blank_count = 100; blank_count <= 300; blank_count += 200) {
+            struct buf request;
+            buf_init(&request, 4096);
+            cr_assert(eq(int, buf_append(&request, slice_of_string(heads[i])), 0));
+            for (int blank = 0; blank < blank_count; blank += 2)
+                cr_assert(eq(int, buf_append(&request, i < 2 ? SLICE("  ") : SLICE("\r\n")), 0));
+
+            int status = fault_status(own, buf_slice(&request));
+
+            cr_assert(eq(int, status, blank_count > 200 ? 431 : 0), "row %zu", i);
+            buf_release(&request);
+        }
     }
 }
 
@@ -304,12 +325,13 @@ Test(http_reader, a_body_may_be_as_long_as_its_limit)
 
 Test(http_reader, trailers_have_the_limit_of_a_head)
 {
-    struct slice request =
-        SLICE("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-              "0\r\nT: 012345678901234567890123456789012345678901234567890\r\n\r\n");
+    struct slice request = SLICE("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 "0\r\nT: "
+                                 "01234567890123456789012345678901234567890123456789001234567890123"
+                                 "4567890123456789012345678901234567\r\n\r\n");
 
-    cr_assert(eq(int, fault_status((struct http_reader_limits){52, 256, 9}, request), 0));
-    cr_assert(eq(int, fault_status((struct http_reader_limits){51, 256, 9}, request), 431));
+    cr_assert(eq(int, fault_status((struct http_reader_limits){100, 256, 9}, request), 0));
+    cr_assert(eq(int, fault_status((struct http_reader_limits){99, 256, 9}, request), 431));
 }
 
 Test(http_reader, there_are_so_many_headers_and_not_one_more)
@@ -544,6 +566,40 @@ Test(http_reader, inside_is_from_the_first_byte_to_the_end)
     http_reader_next(reader); /* there was nothing: nothing changes */
     cr_assert(eq(int, http_reader_feed(reader, request, &consumed), 0));
     cr_assert(eq(u32, kept.end_count, 2));
+    http_reader_destroy(reader);
+}
+
+Test(http_reader, the_second_request_is_held_to_what_the_first_is)
+{
+    static const char first[] = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    static const char *const second[] = {
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\tz\r\n\r\n",
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+    };
+
+    for (size_t i = 0; i < sizeof second / sizeof *second; i++) {
+        char input[256];
+        snprintf(input, sizeof input, "%s%s", first, second[i]);
+
+        expect_fault(HTTP_READER_REQUESTS, input, "invalid_http");
+    }
+}
+
+Test(http_reader, every_request_has_the_whole_limit_for_its_body)
+{
+    struct http_reader_limits own = {1000, 256, 4};
+    struct kept_head kept = {0};
+    struct http_reader *reader = http_reader_create(HTTP_READER_REQUESTS, own, &keep, &kept);
+    struct slice request = SLICE("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 "4\r\nabcd\r\n0\r\nT: u\r\n\r\n");
+    size_t consumed;
+
+    for (uint32_t i = 1; i <= 1000; i++) { /* trailers do not add up either */
+        cr_assert(eq(int, http_reader_feed(reader, request, &consumed), 0), "%u", i);
+        cr_assert(eq(u32, kept.end_count, i));
+        http_reader_next(reader);
+    }
     http_reader_destroy(reader);
 }
 

@@ -550,6 +550,7 @@ Test(answer_stream, an_error_body_is_an_error)
     cr_assert(feed_body(&world, buf_slice(&body)));
 
     cr_assert(world.answer.has_error);
+    cr_assert(eq(u64, world.answer.error_code, 404));
     cr_assert(not(world.answer.is_learnable));
     cr_assert(not(feed_body(&world, SLICE("<html>"))));
     buf_release(&body);

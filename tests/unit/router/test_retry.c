@@ -99,6 +99,22 @@ Test(retry, a_query_of_death_meets_two_workers_and_no_third)
     cr_assert(eq(u32, attempt_count, 2));
 }
 
+Test(retry, only_refusals_leave_no_engine_at_work)
+{
+    static const bool was_begun[ATTEMPT_FAILURE_COUNT] = {
+        [ATTEMPT_STALE] = true,   [ATTEMPT_DIED] = true,     [ATTEMPT_HALF_ANSWERED] = true,
+        [ATTEMPT_TIMEOUT] = true, [ATTEMPT_PROTOCOL] = true,
+    };
+
+    for (int failure = 0; failure < ATTEMPT_FAILURE_COUNT; failure++) {
+        cr_assert(
+            eq(int, retry_failure_was_begun((enum attempt_failure)failure), was_begun[failure]),
+            "%d", failure);
+    }
+    for (int status = 100; status < 600; status++)
+        cr_assert(eq(int, retry_status_was_begun(status), status >= 500 && status != 503));
+}
+
 Test(retry, a_full_budget_pays_for_its_size_and_no_more)
 {
     struct retry_budget budget;

@@ -104,11 +104,17 @@ static bool ends_at_boundary(struct slice bytes)
     return is_at_boundary;
 }
 
+/* How much of what left a failed assertion shows. */
+static int shown_len(const struct filter_world *world)
+{
+    return buf_len(&world->out) < 200 ? (int)buf_len(&world->out) : 200;
+}
+
 static void expect_boundary_is_true(struct filter_world *world)
 {
     cr_assert(eq(int, stream_filter_is_at_boundary(&world->filter),
                  ends_at_boundary(buf_slice(&world->out))),
-              "'%.*s'", (int)buf_len(&world->out), world->out.bytes);
+              "'%.*s'", shown_len(world), world->out.bytes);
 }
 
 /* The whole stream in pieces that end at ends. What leaves is what on_event did not take out. */
@@ -124,7 +130,7 @@ static void run(struct filter_world *world, const size_t *ends, size_t end_count
     cr_assert(eq(int, stream_filter_finish(&world->filter), 0));
     expect_up_to(world, world->stream.len);
     cr_assert(slice_eq(buf_slice(&world->out), buf_slice(&world->expected)), "'%.*s'",
-              (int)buf_len(&world->out), world->out.bytes);
+              shown_len(world), world->out.bytes);
 }
 
 /* Cut at every two places; also_out may be what leaves as well. */
@@ -139,8 +145,7 @@ static void expect_every_split(struct slice stream, struct slice out, struct sli
 
             cr_assert(slice_eq(buf_slice(&world.out), out) ||
                           slice_eq(buf_slice(&world.out), also_out),
-                      "cut at %zu, %zu: '%.*s'", first, second, (int)buf_len(&world.out),
-                      world.out.bytes);
+                      "cut at %zu, %zu: '%.*s'", first, second, shown_len(&world), world.out.bytes);
             world_release(&world);
         }
     }
