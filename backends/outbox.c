@@ -122,13 +122,13 @@ static int gather(struct outbox *outbox, const struct slice *slices, unsigned co
 
 int outbox_write(struct outbox *outbox, const struct slice *slices, unsigned count)
 {
-    uv_buf_t pieces[IO_WRITE_SLICE_COUNT_MAX + 1];
+    uv_buf_t pieces[IO_WRITE_SLICE_COUNT_MAX]; /* what was gathered is one of them */
     unsigned piece_count = 0;
     size_t len = 0;
     int status;
 
     assert(outbox->callbacks != NULL);
-    assert(count <= IO_WRITE_SLICE_COUNT_MAX);
+    assert(count < IO_WRITE_SLICE_COUNT_MAX);
 
     for (unsigned i = 0; i < count; i++)
         len += slices[i].len;

@@ -55,8 +55,8 @@ void outbox_hub_release(struct outbox_hub *hub);
 void outbox_init(struct outbox *outbox, struct outbox_hub *hub, uv_stream_t *stream,
                  const struct outbox_callbacks *callbacks, void *ctx);
 
-/* Takes up to IO_WRITE_SLICE_COUNT_MAX slices, in order behind what was written before; they may
- * go when this returns. -EPIPE and the like: the peer is gone; -ENOMEM. */
+/* Takes fewer than IO_WRITE_SLICE_COUNT_MAX slices, in order behind what was written before; they
+ * may go when this returns. -EPIPE and the like: the peer is gone; -ENOMEM. */
 MUST_CHECK int outbox_write(struct outbox *outbox, const struct slice *slices, unsigned count);
 
 /* Written, and not yet taken by the kernel. */
