@@ -167,12 +167,12 @@ static void stop(struct app *app)
 }
 
 /* Whether some client has an answer that is complete here but not with it. */
-static bool has_unsent_bytes(const struct relay *relay)
+static bool owes_a_client(const struct relay *relay)
 {
     const struct list_node *head = &relay->clients.head;
 
     for (const struct list_node *node = head->next; node != head; node = node->next) {
-        if (outbox_bytes(&container_of(node, struct client_conn, in_clients)->outbox) > 0)
+        if (client_conn_is_owed(container_of(node, struct client_conn, in_clients)))
             return true;
     }
     return false;
@@ -184,7 +184,7 @@ static void on_drain_check(uv_timer_t *timer)
     bool is_over = io_loop_now_ms(&app->io) >= app->drain_end_ms;
 
     each_client(&app->relay, client_conn_drain);
-    if ((app->relay.stats.requests_in_flight > 0 || has_unsent_bytes(&app->relay)) && !is_over)
+    if ((app->relay.stats.requests_in_flight > 0 || owes_a_client(&app->relay)) && !is_over)
         return;
     LOG(is_over && app->relay.stats.requests_in_flight > 0 ? LOG_WARN : LOG_INFO, "drained",
         log_u64("cut", app->relay.stats.requests_in_flight));

@@ -46,6 +46,7 @@ static const signed char moves[CLIENT_STATE_COUNT][CLIENT_EVENT_COUNT] = {
 /* clang-format on */
 
 static void feed(struct client_conn *conn, struct slice bytes);
+static void read_on(struct client_conn *conn);
 
 int client_state_after(enum client_state state, enum client_event event)
 {
@@ -241,6 +242,8 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
         forget_request(conn);
         move(conn, CLIENT_EVENT_LAST_ANSWER);
+        conn->has_sent_more = conn->ahead.bytes != NULL;
+        read_on(conn); /* what comes is dropped: see CLIENT_LINGERING */
         if (outbox_bytes(&conn->outbox) == 0)
             flushed(conn);
         else
@@ -490,6 +493,14 @@ static bool takes_request_bytes(const struct client_conn *conn)
            (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) <= CLIENT_QUEUE_HIGH_BYTES);
 }
 
+static void read_on(struct client_conn *conn)
+{
+    if (conn->is_reading || conn->state == CLIENT_CLOSING)
+        return;
+    if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
+        conn->is_reading = true;
+}
+
 static void feed(struct client_conn *conn, struct slice bytes)
 {
     assert(!conn->is_in_feed);
@@ -501,9 +512,9 @@ static void feed(struct client_conn *conn, struct slice bytes)
 
     if (bytes.len > 0 && (conn->state == CLIENT_ANSWERING || conn->state == CLIENT_IDLE)) {
         keep_ahead(conn, bytes);
-    } else if (!conn->is_reading && conn->state != CLIENT_CLOSING) {
-        if (uv_read_start((uv_stream_t *)&conn->tcp, io_lend_read_buffer, on_read) == 0)
-            conn->is_reading = true;
+    } else {
+        conn->has_sent_more |= bytes.len > 0;
+        read_on(conn);
     }
 }
 
@@ -533,6 +544,8 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
         keep_ahead(conn, bytes);
     else if (conn->state == CLIENT_IDLE || conn->state == CLIENT_READING)
         feed(conn, bytes);
+    else
+        conn->has_sent_more = true;
 }
 
 /* ---- life ---- */
@@ -596,6 +609,12 @@ void client_conn_drain(struct client_conn *conn)
     conn->may_live_on = false;
     if (conn->state == CLIENT_IDLE && outbox_bytes(&conn->outbox) == 0)
         close_conn(conn);
+}
+
+bool client_conn_is_owed(const struct client_conn *conn)
+{
+    return outbox_bytes(&conn->outbox) > 0 ||
+           (conn->state == CLIENT_LINGERING && conn->has_sent_more);
 }
 
 void client_conn_kill(struct client_conn *conn)

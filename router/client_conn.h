@@ -100,7 +100,8 @@ struct client_conn {
     bool is_close_delimited; /* only the connection's end tells where the answer ends */
     bool is_in_feed;         /* guards against feeding from within a feed */
     bool is_reading;
-    bool has_eof; /* the client sends nothing any more */
+    bool has_sent_more; /* than the last request that is answered: it is dropped */
+    bool has_eof;       /* the client sends nothing any more */
     struct request_record record;
 };
 
@@ -160,6 +161,10 @@ void client_conn_cut(struct client_conn *conn, enum end_reason reason);
 
 /* For the drain: closes it if no request is running; a running one is the last. */
 void client_conn_drain(struct client_conn *conn);
+
+/* For the drain: what was answered is not with the client yet, or would be lost to it by a reset.
+ */
+bool client_conn_is_owed(const struct client_conn *conn);
 
 /* For the drain's end: closes it whatever it does. */
 void client_conn_kill(struct client_conn *conn);
