@@ -153,12 +153,16 @@ class Router(Process):
         text = get(f"http://127.0.0.1:{self.admin_port}/workers")[1]
         return json.loads(text)["workers"] if text else []
 
+    def request_lines(self):
+        """The log lines of the requests that have ended."""
+        lines = [json.loads(text) for text in self.log_path.read_text().splitlines()
+                 if text.startswith("{") and text.endswith("}")]
+        return [line for line in lines if line["event"] == "request"]
+
     def request_line(self, request_id):
         """The log line of that request; it may come a moment after the answer."""
         def find():
-            lines = [json.loads(text) for text in self.log_path.read_text().splitlines()
-                     if f'"{request_id}"' in text and text.endswith("}")]
-            return [line for line in lines if line["event"] == "request"]
+            return [line for line in self.request_lines() if line["request_id"] == request_id]
         wait_until(find, f"a log line of {request_id}", 5)
         return find()[0]
 

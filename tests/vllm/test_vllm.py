@@ -20,7 +20,7 @@ CANCEL_S = 1.0
 BROKEN_STREAM = (openai.APIError, httpx2.TransportError)
 LONG_ANSWER_TOKENS = 6000  # over ten seconds of decoding here
 IN_FLIGHT = 50
-WHOLE_TOKENS = 500  # of an answer that none of them has when the last one has begun
+WHOLE_TOKENS = 500
 TOOLS = [{
     "type": "function",
     "function": {
@@ -269,16 +269,14 @@ def test_fifty_streams_left_at_all_stages_leave_nothing_running(client, fleet):
 @pytest.mark.smoke
 def test_kill_9_of_an_engine_loses_nothing_that_had_not_begun_to_stream(client, fleet):
     with concurrent.futures.ThreadPoolExecutor(IN_FLIGHT) as pool:
-        # One stream that has begun tells us whom to kill; fifty answers are still to begin.
+        # One stream that has begun tells us whom to kill; the others have no byte yet. On a slow
+        # machine not all of them have arrived by then: those meet a dying worker.
         stream = chat(client, "Talk on", max_tokens=LONG_ANSWER_TOKENS, stream=True)
         next(stream)
         victim = fleet.by_url(stream.response.headers["x-samovar-worker"])
         asked = [pool.submit(chat, client, words(60, f"whole{i}"), max_tokens=WHOLE_TOKENS)
                  for i in range(IN_FLIGHT)]
-        wait_until(lambda: sum(engine.running() for engine in fleet.engines) == IN_FLIGHT + 1,
-                   "all of them run", 20)
-        assert victim.running() >= IN_FLIGHT / 4
-        assert not any(future.done() for future in asked)
+        wait_until(lambda: victim.running() > IN_FLIGHT / 5, "the victim has its share", 20)
 
         victim.kill()
 
@@ -287,6 +285,7 @@ def test_kill_9_of_an_engine_loses_nothing_that_had_not_begun_to_stream(client, 
                 pass
         answers = [future.result() for future in asked]
     assert [answer.usage.completion_tokens for answer in answers] == [WHOLE_TOKENS] * IN_FLIGHT
+    assert sum(line.get("attempts") == 2 for line in fleet.router.request_lines()) > IN_FLIGHT / 10
     fleet.router.wait_up(1)
     assert chat(client).usage.completion_tokens == 24
 
