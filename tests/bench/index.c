@@ -178,6 +178,6 @@ int main(int argc, char **argv)
            PROMPT_BLOCKS, WORKER_COUNT, outcome.p50_us, outcome.p99_us, MATCH_P99_US_GOAL);
     printf("match and churn: %.1f M block-ops/s (goal: >= %.0f)\n", outcome.ops_per_s / 1e6,
            OPS_PER_S_GOAL / 1e6);
-    printf("%s\n", is_reached ? "PASS" : "FAIL: short of the goal");
+    printf("%s\n", is_reached ? "verdict: REACHED" : "verdict: SHORT of the goal");
     return is_reached ? 0 : 1;
 }

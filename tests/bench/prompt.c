@@ -2,9 +2,8 @@
 
 /*
  * prompt: what reading costs: a chat body parsed and named, an event of a stream found, parsed and
- * hashed on. Each figure is the best of several rounds, as others use the machine too. Goals: 1 KiB
- * in 3 us, 220 KiB in 150 us, an event in 600 ns. The last line is the verdict; --quick for fewer
- * rounds.
+ * hashed on. Each figure is the best of several rounds, as others use the machine too. The last
+ * line is the verdict; --quick for fewer rounds.
  */
 #include "backends/http/sse.h"
 #include "router/prompt/answer_stream.h"
@@ -15,6 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+static const double SMALL_NS_GOAL = 3000;
+static const double LARGE_NS_GOAL = 150000;
+static const double EVENT_NS_GOAL = 600;
 
 enum { BLOCK_COUNT_MAX = 65536, EVENT_COUNT = 512 };
 
@@ -154,13 +157,16 @@ int main(int argc, char **argv)
     double large = measure_request(220 << 10, round_count);
     double found = measure_events(NULL, round_count);
     double learned = measure_events(scanner, round_count);
-    bool is_good = small <= 3000 && large <= 150000 && learned <= 600;
+    bool is_reached = small <= SMALL_NS_GOAL && large <= LARGE_NS_GOAL && learned <= EVENT_NS_GOAL;
 
-    printf("chat body of   1 KiB, parsed and named: %8.2f us\n", small / 1e3);
-    printf("chat body of 220 KiB, parsed and named: %8.2f us\n", large / 1e3);
+    printf("chat body of   1 KiB, parsed and named: %8.2f us (goal: <= %.0f)\n", small / 1e3,
+           SMALL_NS_GOAL / 1e3);
+    printf("chat body of 220 KiB, parsed and named: %8.2f us (goal: <= %.0f)\n", large / 1e3,
+           LARGE_NS_GOAL / 1e3);
     printf("event found:                            %8.0f ns\n", found);
-    printf("event found, parsed and hashed on:      %8.0f ns\n", learned);
-    printf("%s\n", is_good ? "GOOD" : "SHORT of the goal");
+    printf("event found, parsed and hashed on:      %8.0f ns (goal: <= %.0f)\n", learned,
+           EVENT_NS_GOAL);
+    printf("%s\n", is_reached ? "verdict: REACHED" : "verdict: SHORT of the goal");
     json_scanner_destroy(scanner);
-    return is_good ? 0 : 1;
+    return is_reached ? 0 : 1;
 }

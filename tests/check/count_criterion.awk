@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Reads the output of one Criterion program; prints "PASSED FAILED SKIPPED".
+# Reads the output of one Criterion program at verbosity 1; prints "PASSED FAILED SKIPPED".
 
 { gsub(/\033\[[0-9;]*m/, "") }
 
@@ -11,4 +11,6 @@
     }
 }
 
-END { print passed + 0, failed + 0, 0 }
+/^\[SKIP\] / && !/: Test is disabled$/ { skipped++ }
+
+END { print passed + 0, failed + 0, skipped + 0 }

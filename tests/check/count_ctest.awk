@@ -16,6 +16,10 @@
     is_criterion[id] = 1
 }
 
+# cr_skip: in no count of the closing line; told one by one at verbosity 1. Disabled is what a
+# filter left out.
+/^[0-9]+: \[SKIP\] / && !/: Test is disabled$/ { skipped++ }
+
 /^ *[0-9]+\/[0-9]+ Test +#[0-9]+:/ {
     match($0, /#[0-9]+:/)
     id = substr($0, RSTART + 1, RLENGTH - 2) + 0

@@ -98,6 +98,10 @@ report_end()
     [ -z "$parts_failed" ] || printf '\nFAILED parts:%s (logs in %s/)\n' "$parts_failed" "$LOG_DIR"
     printf '\n%d s in all\n' $(($(date +%s) - started))
     printf '%d passed, %d failed, %d skipped\n' "$passed_total" "$failed_total" "$skipped_total"
+    if [ -n "$FILTER" ] && [ $((passed_total + failed_total + skipped_total)) -eq 0 ]; then
+        echo "./check: no test of these parts has a name with '$FILTER'" >&2
+        exit 1
+    fi
     [ "$failed_total" -eq 0 ]
     exit
 }

@@ -33,8 +33,8 @@ def start_all(create):
     for thing in reversed(started):
         try:
             thing.stop()
-        except AssertionError as failure:
-            failures.append(str(failure))
+        except Exception as failure:  # whatever it was, the others must end too
+            failures.append(f"{type(failure).__name__}: {failure}")
         finally:
             if hasattr(thing, "kill"):
                 thing.kill()
@@ -53,15 +53,7 @@ def start_fleet():
 
 @pytest.fixture
 def start_sim():
-    sims = []
-
-    def start(*flags):
-        sims.append(Sim(*flags))
-        return sims[-1]
-
-    yield start
-    for sim in sims:
-        sim.kill()
+    yield from start_all(Sim)
 
 
 @pytest.fixture

@@ -589,7 +589,7 @@ def test_trailers_of_an_answer_are_dropped(router, worker):
     request = worker.expect()
     request.body()
     request.send_head(200, content_type="application/json", transfer_encoding="chunked")
-    request.send(chunk(b"{}") + LAST_CHUNK[:-2] + b"Content-Length: 99\r\nX-Trail: 1\r\n\r\n")
+    request.send(chunk(b"{}") + LAST_CHUNK[:-2] + b"Set-Cookie: a=1\r\nX-Trail: 1\r\n\r\n")
     request.finish()
     assert client.answer().read_all() == b"{}"
 

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -155,13 +156,26 @@ class Process:
     def is_running(self):
         return self.child.poll() is None
 
+    def stop(self):
+        """Ends as an operator would end it. Whoever still runs must exit with 0, and nobody may have
+        been reported by a sanitizer: leaks are only told by a program that ends by itself."""
+        if self.is_running():
+            self.signal(signal.SIGTERM)
+            status = self.wait_exit()
+            assert status == 0, f"exit status {status}; log ends:\n" + "\n".join(self.log.text[-40:])
+        self.log.wait_ended()
+        text = "\n".join(self.log.text)
+        for mark in SANITIZER_MARKS:
+            assert mark not in text, text
+
     @contextlib.contextmanager
     def killed_on_failure(self):
         """For what a start waits for: nobody has the child yet who could end it."""
         try:
             yield
-        except BaseException:
+        except BaseException as failure:
             self.kill()
+            failure.add_note("its log ends:\n" + "\n".join(self.log.text[-40:]))
             raise
 
     def kill(self):

@@ -3,10 +3,9 @@
 
 import json
 import re
-import signal
 
 from peers.http1 import read_answer, request_bytes
-from peers.process import SANITIZER_MARKS, Process, program, wait_until
+from peers.process import Process, program, wait_until
 from peers.wire import HOST, Wire
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$")
@@ -126,17 +125,12 @@ class Router(Process):
     # --- end ---
 
     def stop(self):
-        """Ends as an operator would, and holds it to what every test may ask of it."""
+        """Ends it, and holds it to what every test may ask of it."""
         for client in self.clients:
             client.close()
         if self.is_running():
             self.wait_idle()
-            self.signal(signal.SIGTERM)
-            assert self.wait_exit() == 0, "exit status"
-        self.log.wait_ended()
-        text = "\n".join(self.log.text)
-        for mark in SANITIZER_MARKS:
-            assert mark not in text, text
+        super().stop()
         assert not self.log.find_garbage(), self.log.find_garbage()
         ids = [line["request_id"] for line in self.log.find("request")]
         twice = {one for one in ids if ids.count(one) > 1}

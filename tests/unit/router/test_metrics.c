@@ -121,7 +121,7 @@ Test(metrics, a_scrape_that_does_not_fit_is_an_error)
 Test(metrics, promtool_has_nothing_to_say)
 {
     if (system("command -v promtool >/dev/null 2>&1") != 0)
-        cr_skip("skipped: promtool is not installed (package prometheus)");
+        cr_skip("promtool is not installed (package prometheus)");
 
     struct metrics_world world;
     metrics_world_init(&world);
