@@ -4,8 +4,8 @@
 
 Conversations of several turns, a random one of them at a time, through one router a run and the
 same two engines. Printed for each run: the share of prompt tokens that came from the cache, the
-mean |predicted - reported| cached tokens as a share of the prompt, and the mean time to the first
-token as the client sees it. Answers are of random weights: none re-tokenises as it was made, so
+mean |predicted - reported| cached tokens as a share of the prompt, and the time to the first token
+as the client sees it (its median, where other programs share the machine). Answers are of random weights: none re-tokenises as it was made, so
 the runs with long answers are the worst case of a guess that counts answers as cached.
 
     SAMOVAR_VLLM_VENV=/path build/venv/bin/python tests/vllm/prediction.py
@@ -13,6 +13,7 @@ the runs with long answers are the worst case of a guess that counts answers as 
 
 import argparse
 import dataclasses
+import itertools
 import pathlib
 import random
 import statistics
@@ -25,8 +26,7 @@ import openai
 from engines import MODEL, Engine, Router, make_model
 from prompts import user, words
 
-FIRST_TOKENS = 2000  # of a session's first prompt
-NEXT_TOKENS = 150  # of each question behind it
+NEXT_WORDS = 100  # of each question behind a session's first
 POLICIES = ("ttft", "round_robin")
 
 
@@ -36,10 +36,11 @@ class Turn:
     cached_tokens: int
     predicted_tokens: int
     ttft_ms: float
+    worker: str
 
     @property
     def error(self):
-        return abs(self.predicted_tokens - self.cached_tokens) / self.prompt_tokens
+        return (self.predicted_tokens - self.cached_tokens) / self.prompt_tokens
 
 
 def ask(client, router, messages, answer_tokens):
@@ -55,38 +56,45 @@ def ask(client, router, messages, answer_tokens):
         usage = chunk.usage or usage
     line = router.request_line(stream.response.headers["x-request-id"])
     return text, Turn(usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens,
-                      line["predicted_cached_tokens"], ttft_ms)
+                      line["predicted_cached_tokens"], ttft_ms, line["worker"])
 
 
 def run(router, options, name, answer_tokens):
-    """The turns behind each session's first: what came before them is there to be reused."""
-    sessions = [user(words(FIRST_TOKENS, f"{name}-{i}")) for i in range(options.sessions)]
+    """The turns of each session, without its first: before the others came what they can reuse."""
+    sessions = [user(words(options.words, f"{name}{i}")) for i in range(options.sessions)]
     order = [session for session in sessions for _ in range(options.turns)]
     random.Random(options.seed).shuffle(order)
-    turns = []
+    turns = {id(session): [] for session in sessions}
     with openai.OpenAI(base_url=f"{router.url}/v1", api_key="unused", max_retries=0) as client:
         for messages in order:
             text, turn = ask(client, router, messages, answer_tokens)
-            if len(messages) > 1:
-                turns.append(turn)
+            turns[id(messages)].append(turn)
             messages += [{"role": "assistant", "content": text},
-                         *user(words(NEXT_TOKENS, f"next{len(messages)}"))]
-    return turns
+                         *user(words(NEXT_WORDS, f"next{len(messages)}"))]
+    return list(turns.values())
 
 
-def report(policy, answer_tokens, turns):
-    hit = sum(t.cached_tokens for t in turns) / sum(t.prompt_tokens for t in turns)
-    errors = [t.error for t in turns]
-    print(f"{policy:<12} answers of {answer_tokens:>2}: {len(turns)} turns, "
-          f"hit ratio {hit:.3f}, |predicted - reported| mean {statistics.mean(errors):.2%} "
-          f"median {statistics.median(errors):.2%} of the prompt, "
-          f"TTFT mean {statistics.mean(t.ttft_ms for t in turns):.0f} ms", flush=True)
+def report(policy, answer_tokens, sessions):
+    turns = [turn for session in sessions for turn in session[1:]]
+    moves = sum(now.worker != before.worker for session in sessions
+                for before, now in zip(session, session[1:]))
+    hit = sum(turn.cached_tokens for turn in turns) / sum(turn.prompt_tokens for turn in turns)
+    errors = [abs(turn.error) for turn in turns]
+    print(f"{policy:<12} answers of {answer_tokens:>2}: {len(turns)} turns of "
+          f"{statistics.mean(turn.prompt_tokens for turn in turns):.0f} tokens, {moves} elsewhere "
+          f"than the turn before, hit ratio {hit:.3f}, |predicted - reported| "
+          f"mean {statistics.mean(errors):.2%} median {statistics.median(errors):.2%} of the prompt "
+          f"(signed {statistics.mean(turn.error for turn in turns):+.2%}), "
+          f"TTFT mean {statistics.mean(turn.ttft_ms for turn in turns):.0f} ms "
+          f"median {statistics.median(turn.ttft_ms for turn in turns):.0f} ms", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--words", type=int, default=1000,
+                        help="of a session's first prompt; 2500 of them are more than both caches")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -96,16 +104,15 @@ def main():
         try:
             for engine in engines:
                 engine.wait_ready()
-            for answer_tokens in (1, 32):
-                for policy in POLICIES:
-                    router = Router(f"{policy}-{answer_tokens}", engines, folder,
-                                    "--policy", policy)
-                    try:
-                        router.wait_up(len(engines))
-                        report(policy, answer_tokens,
-                               run(router, options, f"{policy}{answer_tokens}", answer_tokens))
-                    finally:
-                        router.stop()
+            for number, (answer_tokens, policy) in enumerate(itertools.product((1, 32), POLICIES)):
+                # One letter a run: its prompts are as long as the others', and nobody holds them.
+                name = chr(ord("a") + number)
+                router = Router(f"router-{name}", engines, folder, "--policy", policy)
+                try:
+                    router.wait_up(len(engines))
+                    report(policy, answer_tokens, run(router, options, name, answer_tokens))
+                finally:
+                    router.stop()
         finally:
             for engine in engines:
                 engine.kill()

@@ -3,7 +3,7 @@
 
 
 def words(count, topic):
-    """A text of about that many tokens; another topic differs from the first word on."""
+    """A text of about that many words; another topic differs from the first word on."""
     return f"{topic} " + " ".join(f"question {i % 10} about {topic}" for i in range(count // 5))
 
 
