@@ -7,6 +7,15 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+/*
+ * DESIGN
+ *
+ * libuv runs timers before it polls. After a pause of the whole process (a busy machine, a stopped
+ * virtual one) the tick would find everybody silent whose bytes only lie unread in the sockets. So
+ * a tick that comes late judges nobody: the loop reads first, and the next tick judges, late or
+ * not.
+ */
+
 static void fire_expired(struct io_deadlines *deadlines, uint64_t now_ms)
 {
     struct deadline *deadline;
@@ -21,7 +30,12 @@ static void on_tick(uv_timer_t *tick)
 {
     struct io_loop *io = io_loop_of(tick->loop);
     uint64_t now_ms = io_loop_now_ms(io);
+    bool was_paused = now_ms >= io->tick_ms + 2 * IO_TICK_MS;
 
+    io->tick_ms = now_ms;
+    io->is_tick_put_off = was_paused && !io->is_tick_put_off;
+    if (io->is_tick_put_off)
+        return;
     for (uint32_t i = 0; i < io->deadlines_count; i++)
         fire_expired(io->deadlines[i], now_ms);
 }
@@ -33,6 +47,8 @@ int io_loop_init(struct io_loop *io)
     if (status < 0)
         return status;
     io->deadlines_count = 0;
+    io->tick_ms = io_loop_now_ms(io);
+    io->is_tick_put_off = false;
     memset(io->read_bytes + IO_READ_BYTES, 0, BUF_PADDING);
     status = uv_timer_init(&io->loop, &io->tick);
     if (status == 0)

@@ -7,6 +7,7 @@
 #ifndef BACKENDS_IO_LOOP_H
 #define BACKENDS_IO_LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -16,7 +17,7 @@
 
 enum {
     IO_READ_BYTES = 64 * 1024,
-    IO_TICK_MS = 20, /* deadlines fire up to this early or late */
+    IO_TICK_MS = 20, /* deadlines fire up to this early or late; after a pause, one more */
     IO_DEADLINE_LIST_COUNT_MAX = 32,
     IO_WRITE_SLICE_COUNT_MAX = 64, /* pieces of one gathered write */
 };
@@ -32,6 +33,8 @@ struct io_deadlines { /* all waits of one length */
 struct io_loop {
     uv_loop_t loop;
     uv_timer_t tick;
+    uint64_t tick_ms;     /* when the last one was */
+    bool is_tick_put_off; /* the last one came too late to judge anybody */
     struct io_deadlines *deadlines[IO_DEADLINE_LIST_COUNT_MAX];
     uint32_t deadlines_count;
     char read_bytes[IO_READ_BYTES + BUF_PADDING];

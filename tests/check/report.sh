@@ -79,8 +79,9 @@ run_part()
     passed_total=$((passed_total + passed))
     failed_total=$((failed_total + failed))
     skipped_total=$((skipped_total + skipped))
-    printf '    %s: %d passed, %d failed, %d skipped  (%d s)\n' \
-        "$part" "$passed" "$failed" "$skipped" $(($(date +%s) - part_started))
+    result="$passed passed, $failed failed, $skipped skipped"
+    [ $((passed + failed + skipped)) -gt 0 ] || result="done" # it had no tests to run
+    printf '    %s: %s  (%d s)\n' "$part" "$result" $(($(date +%s) - part_started))
     [ "$failed" -eq 0 ] || show_failure
 }
 
@@ -96,12 +97,12 @@ report_end()
 {
     [ ! -s "$skips" ] || { echo; cat "$skips"; }
     [ -z "$parts_failed" ] || printf '\nFAILED parts:%s (logs in %s/)\n' "$parts_failed" "$LOG_DIR"
+    status=$((failed_total > 0))
+    if [ -n "$FILTER" ] && [ $((passed_total + failed_total + skipped_total)) -eq 0 ]; then
+        printf "\nno test of these parts has a name with '%s'\n" "$FILTER"
+        status=1
+    fi
     printf '\n%d s in all\n' $(($(date +%s) - started))
     printf '%d passed, %d failed, %d skipped\n' "$passed_total" "$failed_total" "$skipped_total"
-    if [ -n "$FILTER" ] && [ $((passed_total + failed_total + skipped_total)) -eq 0 ]; then
-        echo "./check: no test of these parts has a name with '$FILTER'" >&2
-        exit 1
-    fi
-    [ "$failed_total" -eq 0 ]
-    exit
+    exit $status
 }

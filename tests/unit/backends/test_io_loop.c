@@ -139,6 +139,42 @@ static void pair_world_release(struct pair_world *world)
     uv_run(loop_fixture_loop(), UV_RUN_NOWAIT);
 }
 
+/* A read renews the wait, as that of a worker's answer does. */
+struct renewal {
+    struct pair_world pair;
+    struct io_deadlines deadlines;
+    struct waiter waiter;
+    bool has_read;
+};
+
+static void on_renewing_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buffer)
+{
+    struct renewal *renewal = container_of(stream, struct renewal, pair.ours);
+
+    (void)buffer;
+    renewal->has_read = len > 0;
+    arm(&renewal->waiter, &renewal->deadlines);
+}
+
+Test(io_loop, what_came_during_a_pause_of_the_process_is_read_before_anybody_is_late)
+{
+    enum { WAIT_MS = 10 * IO_TICK_MS };
+    struct renewal renewal = {.has_read = false};
+    pair_world_init(&renewal.pair);
+    waiter_init(&renewal.waiter);
+    io_deadlines_init(&renewal.deadlines, loop_fixture_io(), WAIT_MS, on_expired);
+    uv_read_start((uv_stream_t *)&renewal.pair.ours, io_lend_read_buffer, on_renewing_read);
+    arm(&renewal.waiter, &renewal.deadlines);
+
+    cr_assert(eq(i64, write(renewal.pair.theirs, "x", 1), 1));
+    uv_sleep(WAIT_MS + IO_TICK_MS); /* the pause: no turn of the loop */
+
+    cr_assert(loop_run_until_flag(&renewal.has_read, 5000));
+    cr_assert(eq(u32, renewal.waiter.count, 0));
+    cr_assert(loop_run_until_flag(&renewal.waiter.has_expired, 5000)); /* silent from here on */
+    pair_world_release(&renewal.pair);
+}
+
 Test(io_loop, the_read_buffer_is_shared_and_padded_with_zeros)
 {
     struct pair_world world;
