@@ -528,7 +528,8 @@ static void retry(struct exchange *exchange, enum retry_verdict verdict, struct 
     struct relay *relay = exchange->relay;
 
     exchange->history.retry_count++;
-    retry_budget_spend(&relay->retry_budget);
+    if (verdict != RETRY_SAME_PLAIN)
+        retry_budget_spend(&relay->retry_budget);
     relay->stats.retries_total[retry_reasons[exchange->last_failure]]++;
     exchange_move(exchange, EXCHANGE_EVENT_RETRY);
     /* What cut one idle connection (a NAT, a restart) may have cut all of them. */

@@ -14,6 +14,31 @@
 
 enum { BACKLOG = 1024, ADDRESS_BYTES_MAX = 64 };
 
+static void refuse(struct listener *listener);
+
+static void on_refused_closed(uv_handle_t *handle)
+{
+    struct listener *listener = handle->data;
+
+    listener->is_refused_busy = false;
+    if (listener->has_refused && listener->is_open)
+        refuse(listener);
+}
+
+/* libuv hands over no further connection before this one is taken, so it must be, if only to be
+ * closed. */
+static void refuse(struct listener *listener)
+{
+    listener->has_refused = listener->is_refused_busy;
+    if (listener->is_refused_busy)
+        return;
+    listener->is_refused_busy = true;
+    uv_tcp_init(listener->tcp.loop, &listener->refused);
+    listener->refused.data = listener;
+    (void)uv_accept((uv_stream_t *)&listener->tcp, (uv_stream_t *)&listener->refused);
+    uv_close((uv_handle_t *)&listener->refused, on_refused_closed);
+}
+
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct listener *listener = stream->data;
@@ -25,11 +50,13 @@ static void on_connection(uv_stream_t *stream, int status)
         return;
     }
     conn = client_conn_accept(relay, listener->endpoints, stream);
-    if (conn == NULL ||
-        (!listener->endpoints->is_admin && relay->clients.count > relay->config.client_count_max)) {
+    if (conn == NULL) {
         relay->stats.client_connections_refused_total++;
-        if (conn != NULL)
-            client_conn_kill(conn);
+        refuse(listener);
+    } else if (!listener->endpoints->is_admin &&
+               relay->clients.count > relay->config.client_count_max) {
+        relay->stats.client_connections_refused_total++;
+        client_conn_kill(conn);
     }
 }
 

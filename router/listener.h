@@ -19,6 +19,9 @@ struct listener {
     struct relay *relay;
     const struct endpoint_table *endpoints;
     bool is_open;
+    uv_tcp_t refused;     /* takes connections that there is no memory for, to close them */
+    bool is_refused_busy; /* until the loop has closed the last one */
+    bool has_refused;     /* another one waits for that */
 };
 
 struct listener_config {

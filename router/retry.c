@@ -28,7 +28,12 @@ enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry
     assert(failure < ATTEMPT_FAILURE_COUNT);
 
     if (history->has_answered || history->retry_count >= history->retry_count_max ||
-        history->death_count >= 2 || !history->has_budget)
+        history->death_count >= 2)
+        return RETRY_NO;
+
+    /* What we had added ourselves is taken back at our own cost: a client that sends nothing but
+     * bad requests must not use up the retries of the others. */
+    if (failure != ATTEMPT_USAGE_REFUSED && !history->has_budget)
         return RETRY_NO;
 
     switch (failure) {

@@ -63,7 +63,9 @@ Test(retry, whatever_failed_nothing_is_retried_once_history_forbids_it)
                 .has_other_worker = (bits & 8) != 0,
                 .has_budget = (bits & 16) == 0,
             };
-            bool is_forbidden = (bits & (1 | 2 | 4 | 16)) != 0;
+            /* what we had added ourselves is taken back at our own cost */
+            unsigned budget_bit = failure == ATTEMPT_USAGE_REFUSED ? 0 : 16;
+            bool is_forbidden = (bits & (1 | 2 | 4 | budget_bit)) != 0;
             enum retry_verdict allowed = history.has_other_worker
                                              ? verdicts[failure].with_other_worker
                                              : verdicts[failure].alone;
