@@ -449,7 +449,8 @@ void exchange_end_attempt(struct exchange *exchange)
         worker->own.in_flight--;
         if (exchange->is_decoding)
             worker->own.decoding--;
-        else /* it never began to answer: what it was to hold by now, it may not */
+        /* It never began to answer, or refused: what it was to hold by now, it may not. */
+        if (!exchange->is_decoding || !exchange->is_ok)
             residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
                                     exchange->block_count, exchange->matched_count);
         worker->own.queued_tokens -= exchange->queued_tokens;

@@ -314,12 +314,7 @@ static void learn_answer(struct exchange *exchange)
 
 void exchange_learn(struct exchange *exchange)
 {
-    if (!exchange->is_ok) { /* refused: nothing of it was prefilled */
-        residency_guess_correct(exchange->relay->guess, exchange->worker->index, exchange->blocks,
-                                exchange->block_count, exchange->matched_count);
-        return;
-    }
-    if (!exchange->has_answer)
+    if (!exchange->is_ok || !exchange->has_answer)
         return;
     if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
         (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
