@@ -79,14 +79,6 @@ struct worker_report {
     uint64_t prompt_tokens; /* processed since its process began: falls when it restarted */
 };
 
-/* What we learn about speed, by exponential averages; written by the exchange at first byte and at
- * end. 0: nothing learned yet. */
-struct worker_rates {
-    double prefill_tokens_per_ms;
-    double decode_ms_per_token;
-    uint64_t sample_count;
-};
-
 /* Learned about what the engine takes. */
 struct worker_traits {
     bool refuses_usage; /* it answered 400 to a stream_options that we had put in */
@@ -121,7 +113,6 @@ struct worker {
 
     struct worker_own_load own;
     struct worker_report report;
-    struct worker_rates rates;
     struct worker_traits traits;
     struct worker_stats stats;
     uint64_t chosen_ms;    /* last time a policy chose it; 0: never */

@@ -307,7 +307,6 @@ static int keep_request(struct exchange *exchange, const struct openai_request *
         return -ENOMEM;
     exchange->model_id = (char *)(uintptr_t)copy.ptr;
     request_record_copy(exchange->client->record.model, REQUEST_MODEL_BYTES_MAX + 1, copy);
-    exchange->is_stream = request->is_stream;
     exchange->wants_usage = request->wants_usage;
     exchange->answer_tokens_max = request->answer_tokens_max;
     exchange->splice = slice_of(NULL, 0);

@@ -77,7 +77,6 @@ struct exchange {
     struct buf body;         /* the client's bytes, until no retry is possible */
     struct buf request_head; /* as sent to the worker; until it is sent */
     enum openai_api api;
-    bool is_stream;
     bool wants_usage;    /* the client asked for it */
     struct slice splice; /* text put in behind the first '{', or empty */
     size_t splice_at;

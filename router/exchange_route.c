@@ -82,7 +82,6 @@ static struct worker_view view_of(const struct exchange *exchange, const struct 
 {
     const struct relay *relay = exchange->relay;
     const struct residency_match *match = &relay->matches[worker->index];
-    const struct worker_rates *rates = &worker->rates;
     uint64_t now_ms = io_loop_now_ms(relay->io);
 
     return (struct worker_view){
@@ -96,11 +95,8 @@ static struct worker_view view_of(const struct exchange *exchange, const struct 
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
         .reported_ms = worker->report.at_ms,
-        .prefill_tokens_per_ms = rates->prefill_tokens_per_ms > 0
-                                     ? rates->prefill_tokens_per_ms
-                                     : POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
-        .decode_ms_per_token = rates->decode_ms_per_token > 0 ? rates->decode_ms_per_token
-                                                              : POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
+        .prefill_tokens_per_ms = POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
+        .decode_ms_per_token = POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
         .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
         .chosen_ms = worker->chosen_ms,
         .chosen_count = worker->stats.chosen_total,

@@ -51,7 +51,7 @@ struct worker_view {
     uint32_t reported_running; /* by the engine, all routers together */
     uint32_t reported_waiting;
     uint64_t reported_ms;         /* monotonic, when that was true */
-    double prefill_tokens_per_ms; /* learned, or the default */
+    double prefill_tokens_per_ms; /* of this worker, or the default */
     double decode_ms_per_token;   /* at batch 1 */
     double decode_ms_per_request; /* added to each token by each other running request */
     uint64_t chosen_ms;           /* last time it was chosen; 0: never */

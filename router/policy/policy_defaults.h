@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * policy_defaults: what is assumed of a worker's speed and of a text's tokens until answers have
- * taught better. For whoever fills a struct worker_view; a policy itself never reads them.
+ * policy_defaults: what is assumed of every worker's speed (no rate is learned yet), and of a
+ * text's tokens until answers have taught better. For whoever fills a struct worker_view; a policy
+ * itself never reads them.
  *
  * The rates are those of one 8B model in 16 bits on one current data centre GPU, as models of
  * engines commonly put it: 8,000 prompt tokens read a second, 6 ms a token written, 0.35 ms more
  * for each request that runs beside it. samovar-sim keeps time by the same numbers unless told
- * otherwise. An absolute error here is harmless: all workers share it until each has its own rate,
- * and only the ratio of reading to writing bends a choice.
+ * otherwise. An absolute error here is harmless: all workers share it, and only the ratio of
+ * reading to writing bends a choice.
  */
 #ifndef ROUTER_POLICY_POLICY_DEFAULTS_H
 #define ROUTER_POLICY_POLICY_DEFAULTS_H
