@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "backends/runtime/clock.h"
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 #include "router/endpoint.h"
 #include "router/relay.h"
 
@@ -300,7 +300,7 @@ static void refuse_fault(struct client_conn *conn, int status)
                            ? REJECT_TOO_LARGE
                        : fault.status == 503 ? REJECT_OVERLOADED
                                              : REJECT_BAD_REQUEST,
-                       &(struct openai_error){fault.status, fault.code, NULL, message}, &more);
+                       &(struct api_error){fault.status, fault.code, NULL, message}, &more);
 }
 
 /* What no endpoint serves. */
@@ -312,16 +312,16 @@ static void refuse_target(struct client_conn *conn)
         more.allow = conn->allow;
         client_conn_refuse(
             conn, REJECT_METHOD,
-            &(struct openai_error){405, "method_not_allowed", NULL,
-                                   "This path does not take that method; see the Allow header."},
+            &(struct api_error){405, "method_not_allowed", NULL,
+                                "This path does not take that method; see the Allow header."},
             &more);
         return;
     }
     client_conn_refuse(
         conn, REJECT_NOT_FOUND,
-        &(struct openai_error){404, "not_found", NULL,
-                               "There is nothing at this path. Served are /v1/chat/completions, "
-                               "/v1/completions, /v1/models, /health, /readyz and /version."},
+        &(struct api_error){404, "not_found", NULL,
+                            "There is nothing at this path. Served are /v1/chat/completions, "
+                            "/v1/completions, /v1/models, /health, /readyz and /version."},
         &more);
 }
 
@@ -352,7 +352,7 @@ static void begin_request(struct client_conn *conn)
 {
     memset(&conn->record, 0, sizeof conn->record);
     conn->record.begun_us = clock_now_us();
-    conn->record.api = REQUEST_API_OTHER;
+    conn->record.api = API_OTHER;
     conn->record.rung = ROUTE_RUNG_LOAD;
     make_id(conn);
     conn->may_live_on = false;
@@ -640,11 +640,11 @@ void client_conn_expired(struct deadline *deadline)
     client_conn_answer_error(
         conn,
         conn->head == NULL
-            ? &(struct openai_error){408, "client_header_timeout", NULL,
-                                     "The request's head took too long to arrive (option "
-                                     "--client-header-ms)."}
-            : &(struct openai_error){408, "client_body_timeout", NULL,
-                                     "The request's body paused for too long (option "
-                                     "--client-body-ms)."},
+            ? &(struct api_error){408, "client_header_timeout", NULL,
+                                  "The request's head took too long to arrive (option "
+                                  "--client-header-ms)."}
+            : &(struct api_error){408, "client_body_timeout", NULL,
+                                  "The request's body paused for too long (option "
+                                  "--client-body-ms)."},
         &more, END_CLIENT_TIMEOUT);
 }

@@ -24,7 +24,7 @@
 struct client_conn;
 struct endpoint;
 struct endpoint_table;
-struct openai_error;
+struct api_error;
 struct relay;
 
 enum client_state {
@@ -131,7 +131,7 @@ void client_conn_answer(struct client_conn *conn, const struct client_answer *an
                         enum end_reason reason);
 
 /* The same with an OpenAI error object; its fields and more's must outlive the call. */
-void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
+void client_conn_answer_error(struct client_conn *conn, const struct api_error *error,
                               const struct client_answer *more, enum end_reason reason);
 
 /* The same with 404 for a model that nobody serves, naming near ones. */
@@ -139,10 +139,10 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
 
 /* Refuses the current request: counted under reject, then answered. more may be NULL. */
 void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
-                        const struct openai_error *error, const struct client_answer *more);
+                        const struct api_error *error, const struct client_answer *more);
 
 /* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
-void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
+void client_conn_end_stream(struct client_conn *conn, const struct api_error *error,
                             enum end_reason reason);
 
 /* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */

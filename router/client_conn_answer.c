@@ -7,7 +7,7 @@
 #include "backends/http/http_writer.h"
 #include "backends/runtime/buf.h"
 #include "backends/worker_set.h"
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 #include "router/relay.h"
 
 enum {
@@ -67,14 +67,14 @@ void client_conn_answer(struct client_conn *conn, const struct client_answer *an
         client_conn_answer_end(conn, keep_alive, reason);
 }
 
-void client_conn_answer_error(struct client_conn *conn, const struct openai_error *error,
+void client_conn_answer_error(struct client_conn *conn, const struct api_error *error,
                               const struct client_answer *more, enum end_reason reason)
 {
     struct client_answer answer = more != NULL ? *more : (struct client_answer){0};
     struct buf body;
 
     buf_init(&body, ERROR_BODY_BYTES_MAX);
-    if (openai_error_write(&body, error) < 0)
+    if (api_error_write(&body, error) < 0)
         buf_clear(&body); /* the status still says what happened */
     answer.status = error->status;
     answer.content_type = "application/json";
@@ -106,13 +106,13 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
     write_model_refusal(&text, conn->relay->workers, id);
     client_conn_answer_error(
         conn,
-        &(struct openai_error){404, "model_not_found", "model",
-                               buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
+        &(struct api_error){404, "model_not_found", "model",
+                            buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
         NULL, reason);
     buf_release(&text);
 }
 
-void client_conn_end_stream(struct client_conn *conn, const struct openai_error *error,
+void client_conn_end_stream(struct client_conn *conn, const struct api_error *error,
                             enum end_reason reason)
 {
     char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
@@ -122,7 +122,7 @@ void client_conn_end_stream(struct client_conn *conn, const struct openai_error 
     int status;
 
     buf_init(&event, ERROR_BODY_BYTES_MAX);
-    status = openai_error_write_event(&event, error);
+    status = api_error_write_event(&event, error);
     if (status == 0) {
         pieces[0] = slice_of(chunk_head, http_write_chunk_head(chunk_head, buf_len(&event)));
         pieces[1] = buf_slice(&event);
@@ -137,7 +137,7 @@ void client_conn_end_stream(struct client_conn *conn, const struct openai_error 
 }
 
 void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
-                        const struct openai_error *error, const struct client_answer *more)
+                        const struct api_error *error, const struct client_answer *more)
 {
     conn->relay->stats.rejected_total[reject]++;
     conn->record.phase = ABORT_READ;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 #include "backends/http/http_message.h"
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 #include "router/metrics.h"
 
 struct client_conn;
@@ -20,9 +20,8 @@ struct endpoint {
     const char *path; /* exact, or up to here when is_prefix */
     bool is_prefix;
     enum http_method method; /* GET also serves HEAD */
-    enum request_api api;
-    const struct client_handler *handler; /* that takes the body and answers; or NULL and */
-    enum openai_api relayed_api;          /* of a handler that asks engines */
+    enum api api;
+    const struct client_handler *handler; /* that takes the body, and asks an engine; or NULL and */
     /* what answers at once, when the request is complete; rest is the path behind a prefix. */
     void (*answer)(struct client_conn *conn, struct slice rest);
 };

@@ -28,12 +28,9 @@
  * down in exchange_end_attempt(); exchange_destroy() calls it, and nothing else frees an exchange.
  */
 enum {
-    BODY_DOC_TRIM_BYTES = 1 << 20, /* larger documents leave their memory behind */
     ARENA_BYTES_MAX = 64 * 1024 * 1024,
     REQUEST_HEAD_BYTES_MAX = 64 * 1024,
     CLIENT_HEAD_BYTES_MAX = 64 * 1024,
-    BLOCK_BYTES = 256,
-    CUT_BYTES_MIN = 64,
 };
 
 /* clang-format off */
@@ -81,7 +78,7 @@ static void *begin(struct client_conn *client)
         return NULL;
     exchange->client = client;
     exchange->relay = client->relay;
-    exchange->api = client->endpoint->relayed_api;
+    exchange->api = client->endpoint->api;
     deadline_init(&exchange->deadline);
     arena_init(&exchange->arena, ARENA_BYTES_MAX);
     buf_init(&exchange->body, client->relay->config.body_bytes_max);
@@ -147,16 +144,15 @@ static bool abandon(void *work)
 static void drain(void *work)
 {
     exchange_fail(work,
-                  &(struct openai_error){503, "draining", NULL,
-                                         "The router is shutting down. Send the request again."},
+                  &(struct api_error){503, "draining", NULL,
+                                      "The router is shutting down. Send the request again."},
                   END_DRAINED);
 }
 
 /* ---- errors ---- */
 
-/* Refused before a worker was asked. */
-static void refuse(struct exchange *exchange, enum reject_reason reject,
-                   const struct openai_error *error)
+void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
+                     const struct api_error *error)
 {
     bool is_ours = error->status >= 500;
 
@@ -167,27 +163,12 @@ static void refuse(struct exchange *exchange, enum reject_reason reject,
                                              : END_CLIENT_ERROR);
 }
 
-static void refuse_body(struct exchange *exchange, const struct openai_fault *fault)
-{
-    refuse(exchange, REJECT_BAD_REQUEST,
-           &(struct openai_error){400, fault->code, fault->param[0] != '\0' ? fault->param : NULL,
-                                  fault->message});
-}
-
-static void refuse_memory(struct exchange *exchange)
-{
-    refuse(exchange, REJECT_OVERLOADED,
-           &(struct openai_error){503, "overloaded", NULL,
-                                  "The router has no memory for this request. Try again later."});
-}
-
 bool exchange_is_open_ended(const struct exchange *exchange)
 {
     return exchange->is_chunked || exchange->client->is_close_delimited;
 }
 
-void exchange_fail(struct exchange *exchange, const struct openai_error *error,
-                   enum end_reason reason)
+void exchange_fail(struct exchange *exchange, const struct api_error *error, enum end_reason reason)
 {
     struct client_conn *client = exchange->client;
     struct client_answer more = {
@@ -208,209 +189,17 @@ void exchange_fail(struct exchange *exchange, const struct openai_error *error,
         client_conn_cut(client, reason);
 }
 
-/* ---- a complete request ---- */
-
-/* Writes up to count names as "'a', 'b'". */
-static void list_names(struct buf *text, const struct model *const *models, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (buf_printf(text, "%s'%s'", i > 0 ? ", " : "", models[i]->id) < 0)
-            return; /* the list may end early */
-    }
-}
-
-static void refuse_model(struct exchange *exchange, struct slice id)
-{
-    struct client_conn *client = exchange->client;
-
-    exchange->relay->stats.rejected_total[REJECT_UNKNOWN_MODEL]++;
-    client->record.phase = ABORT_ROUTE;
-    exchange_destroy(exchange);
-    client_conn_refuse_model(client, id, END_CLIENT_ERROR);
-}
-
-static void refuse_absent_model(struct exchange *exchange)
-{
-    const struct model *models[8];
-    size_t count = worker_set_model_count(exchange->relay->workers);
-    struct buf text;
-
-    if (count > array_count(models))
-        count = array_count(models);
-    for (size_t i = 0; i < count; i++)
-        models[i] = worker_set_model_at(exchange->relay->workers, i);
-    buf_init(&text, 2048);
-    if (buf_append(&text, SLICE("Several models are served here: name one as 'model', for "
-                                "example ")) == 0)
-        list_names(&text, models, count);
-    if (buf_append(&text, slice_of(".", 2)) < 0)
-        buf_clear(&text);
-    refuse(exchange, REJECT_BAD_REQUEST,
-           &(struct openai_error){400, "missing_field", "model",
-                                  buf_len(&text) > 0 ? text.bytes : "Name a model as 'model'."});
-    buf_release(&text);
-}
-
-/* The model asked for, or the only one there is. NULL: the exchange has ended. */
-static const struct model *find_model(struct exchange *exchange, struct slice id)
-{
-    const struct worker_set *workers = exchange->relay->workers;
-    size_t count = worker_set_model_count(workers);
-    const struct model *model;
-
-    if (count == 0) {
-        refuse(exchange, REJECT_NO_WORKER,
-               &(struct openai_error){503, "no_worker_available", NULL,
-                                      "No worker has come up yet. Try again later."});
-        return NULL;
-    }
-    if (id.ptr == NULL && count == 1)
-        return worker_set_model_at(workers, 0);
-    if (id.ptr == NULL) {
-        refuse_absent_model(exchange);
-        return NULL;
-    }
-    model = worker_set_find_model(workers, id);
-    if (model == NULL)
-        refuse_model(exchange, id);
-    return model;
-}
-
-/* Bodies are JSON, plain. True: they are; else the exchange has ended. */
-static bool check_content_headers(struct exchange *exchange)
-{
-    const struct http_head *head = exchange->client->head;
-    const struct http_header *type = http_head_find(head, SLICE("Content-Type"));
-    const struct http_header *encoding = http_head_find(head, SLICE("Content-Encoding"));
-    struct slice json = SLICE("application/json");
-    const char *message = NULL;
-
-    if (encoding != NULL && !slice_eq_nocase(encoding->value, SLICE("identity")))
-        message = "Compressed request bodies are not supported; send it without Content-Encoding.";
-    else if (type != NULL && (type->value.len < json.len ||
-                              !slice_eq_nocase(slice_of(type->value.ptr, json.len), json)))
-        message = "The body must be JSON: send Content-Type: application/json.";
-    if (message == NULL)
-        return true;
-    refuse(exchange, REJECT_BAD_REQUEST,
-           &(struct openai_error){415, "unsupported_media_type", NULL, message});
-    return false;
-}
-
-/* Keeps of the request what lives longer than the scanner's document. */
-static int keep_request(struct exchange *exchange, const struct openai_request *request,
-                        struct slice model_id)
-{
-    struct slice copy = arena_copy(&exchange->arena, model_id);
-
-    if (copy.ptr == NULL)
-        return -ENOMEM;
-    exchange->model_id = (char *)(uintptr_t)copy.ptr;
-    request_record_copy(exchange->client->record.model, REQUEST_MODEL_BYTES_MAX + 1, copy);
-    exchange->wants_usage = request->wants_usage;
-    exchange->answer_tokens_max = request->answer_tokens_max;
-    exchange->splice = slice_of(NULL, 0);
-    if (exchange->relay->config.usage_ask)
-        exchange->splice = openai_request_usage_splice(request);
-    exchange->splice_at = request->object_start + 1;
-    return 0;
-}
-
-/* Names the prompt's blocks. False: the exchange has ended. */
-static bool name_prompt(struct exchange *exchange, const struct openai_request *request)
-{
-    struct relay *relay = exchange->relay;
-    struct prompt_stream_config config = {relay->secret, BLOCK_BYTES, CUT_BYTES_MIN};
-    struct openai_fault fault;
-    struct prompt_blocks prompt;
-    int status = prompt_stream_write(config, request, &exchange->arena,
-                                     EXCHANGE_PROMPT_BLOCK_COUNT_MAX, &prompt, &fault);
-
-    if (status == -EINVAL) {
-        refuse_body(exchange, &fault);
-        return false;
-    }
-    if (status == -ENOMEM) {
-        refuse_memory(exchange);
-        return false;
-    }
-    exchange->blocks = prompt.blocks;
-    exchange->block_count = prompt.block_count;
-    exchange->closed_count = prompt.closed_count;
-    exchange->prompt_bytes = prompt.bytes;
-    exchange->has_exact_tokens = prompt.token_ids > 0;
-    exchange->has_one_prompt = request->prompt_count == 1;
-    exchange->prompt_tokens = exchange->has_exact_tokens
-                                  ? (double)prompt.token_ids
-                                  : (double)prompt.bytes * relay->tokens_per_byte;
-    exchange->client->record.prompt_block_count = (uint32_t)prompt.block_count;
-    answer_stream_init(&exchange->answer, request, status == 0 ? &prompt.chain : NULL);
-    exchange->has_answer = true;
-    return true;
-}
-
-/* Reads the body and names its prefix. False: the exchange has ended. */
-static bool understand(struct exchange *exchange)
-{
-    struct relay *relay = exchange->relay;
-    struct openai_request request;
-    struct openai_fault fault;
-    const struct model *model;
-    int status = openai_request_parse(exchange->api, relay->scanner, buf_slice(&exchange->body),
-                                      &request, &fault);
-
-    if (status == -EINVAL) {
-        refuse_body(exchange, &fault);
-        return false;
-    }
-    if (status < 0) {
-        refuse_memory(exchange);
-        return false;
-    }
-    model = find_model(exchange, request.model);
-    if (model == NULL)
-        return false;
-    request.model = slice_of_string(model->id); /* an absent one means the only one there is */
-    if (keep_request(exchange, &request, request.model) < 0) {
-        refuse_memory(exchange);
-        return false;
-    }
-    return name_prompt(exchange, &request);
-}
-
 static void on_request_end(void *work)
 {
     struct exchange *exchange = work;
-    struct relay *relay = exchange->relay;
-    struct request_record *record = &exchange->client->record;
-    bool is_large = buf_len(&exchange->body) > BODY_DOC_TRIM_BYTES;
-    bool is_understood;
 
-    if (relay->is_draining) {
-        refuse(exchange, REJECT_DRAINING,
-               &(struct openai_error){503, "draining", NULL,
-                                      "The router is shutting down. Send the request again."});
-        return;
-    }
-    if (!check_content_headers(exchange))
-        return;
-    if (buf_reserve(&exchange->body, 0) < 0 || exchange->body.bytes == NULL) {
-        static const struct openai_fault fault = {"invalid_json", "",
-                                                  "The body is empty. Send a JSON object."};
-
-        refuse_body(exchange, &fault);
-        return;
-    }
-    is_understood = understand(exchange);
-    if (is_large)
-        json_scanner_trim(relay->scanner);
-    if (!is_understood)
-        return;
-    record->parsed_us = clock_now_us();
-    histogram_observe(&relay->stats.body_parse_seconds,
-                      (double)(record->parsed_us - record->read_us) / 1e6);
-    exchange_move(exchange, EXCHANGE_EVENT_READ);
-    exchange_route(exchange);
+    if (exchange->relay->is_draining)
+        exchange_refuse(exchange, REJECT_DRAINING,
+                        &(struct api_error){503, "draining", NULL,
+                                            "The router is shutting down. Send the request "
+                                            "again."});
+    else
+        exchange_parse(exchange);
 }
 
 static void on_drained(void *work)
@@ -490,7 +279,7 @@ static void count_failure(struct exchange *exchange, enum attempt_failure failur
 static void fail_attempt(struct exchange *exchange, enum attempt_failure failure)
 {
     static const struct {
-        struct openai_error error;
+        struct api_error error;
         enum end_reason reason;
     } ends[] = {
         [ATTEMPT_CONNECT_FAILED] = {{502, "upstream_connect_failed", NULL,
@@ -577,9 +366,9 @@ void exchange_expired(struct deadline *deadline)
     case EXCHANGE_RELAY:
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
         exchange_fail(exchange,
-                      &(struct openai_error){504, "upstream_idle_timeout", NULL,
-                                             "The worker stopped in the middle of its answer "
-                                             "(option --upstream-idle-ms)."},
+                      &(struct api_error){504, "upstream_idle_timeout", NULL,
+                                          "The worker stopped in the middle of its answer "
+                                          "(option --upstream-idle-ms)."},
                       END_UPSTREAM_TIMEOUT);
         break;
     case EXCHANGE_READ:

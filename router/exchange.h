@@ -2,8 +2,8 @@
 
 /*
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
- * relay, and the one place where it ends. exchange.c has its life and its end, exchange_route.c
- * the choice, exchange_relay.c what a worker sends. Loop thread only.
+ * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
+ * body, exchange_route.c the choice, exchange_relay.c what a worker sends. Loop thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -16,9 +16,10 @@
 #include "backends/runtime/buf.h"
 #include "backends/runtime/deadline_list.h"
 #include "backends/runtime/must_check.h"
-#include "router/api/openai_error.h"
-#include "router/api/openai_request.h"
+#include "router/api/api_error.h"
+#include "router/api/api_request.h"
 #include "router/end_reason.h"
+#include "router/metrics.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
 #include "router/retry.h"
@@ -76,7 +77,7 @@ struct exchange {
     struct arena arena;      /* what lives as long as the exchange */
     struct buf body;         /* the client's bytes, until no retry is possible */
     struct buf request_head; /* as sent to the worker; until it is sent */
-    enum openai_api api;
+    enum api api;
     bool wants_usage;    /* the client asked for it */
     struct slice splice; /* text put in behind the first '{', or empty */
     size_t splice_at;
@@ -142,6 +143,13 @@ void exchange_move(struct exchange *exchange, enum exchange_event event);
  * client had got the whole answer, of which only the worker's end of it was still to come. */
 bool exchange_abandon(struct exchange *exchange);
 
+/* Understands the complete body and routes it, or refuses it. The exchange may be gone. */
+void exchange_parse(struct exchange *exchange);
+
+/* Refuses it before a worker was asked: counted under reject. The exchange is gone. */
+void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
+                     const struct api_error *error);
+
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
 
@@ -170,7 +178,7 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
 void exchange_end_attempt(struct exchange *exchange);
 
 /* Ends the exchange with an error: as an answer, as the stream's last event, or as a cut. */
-void exchange_fail(struct exchange *exchange, const struct openai_error *error,
+void exchange_fail(struct exchange *exchange, const struct api_error *error,
                    enum end_reason reason);
 
 /* Ends the attempt, frees everything; client->work is NULL afterwards. */

@@ -372,11 +372,11 @@ static void truncate_answer(struct exchange *exchange, int status)
     worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
     learn_usage(exchange);
-    exchange_fail(
-        exchange,
-        &(struct openai_error){502, is_protocol ? "upstream_protocol_error" : "upstream_closed",
-                               NULL, "The worker died in the middle of its answer."},
-        is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
+    exchange_fail(exchange,
+                  &(struct api_error){502,
+                                      is_protocol ? "upstream_protocol_error" : "upstream_closed",
+                                      NULL, "The worker died in the middle of its answer."},
+                  is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
 }
 
 /* The first bytes of the answer are about to leave: no retry from here on. */

@@ -198,15 +198,15 @@ static void refuse_route(struct exchange *exchange, bool is_busy)
     relay->stats.rejected_total[is_busy ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
     if (is_busy)
         exchange_fail(exchange,
-                      &(struct openai_error){503, "overloaded", NULL,
-                                             "All connections to the workers are in use (option "
-                                             "--worker-conn-count-max). Try again later."},
+                      &(struct api_error){503, "overloaded", NULL,
+                                          "All connections to the workers are in use (option "
+                                          "--worker-conn-count-max). Try again later."},
                       END_OVERLOADED);
     else
         exchange_fail(exchange,
-                      &(struct openai_error){503, "no_worker_available", NULL,
-                                             "No worker that serves this model is up. Try again "
-                                             "later."},
+                      &(struct api_error){503, "no_worker_available", NULL,
+                                          "No worker that serves this model is up. Try again "
+                                          "later."},
                       END_REFUSED);
 }
 
@@ -285,8 +285,8 @@ void exchange_send(struct exchange *exchange)
     if (write_request_head(exchange, body.len + (exchange->asks_usage ? exchange->splice.len : 0)) <
         0) {
         exchange_fail(exchange,
-                      &(struct openai_error){503, "overloaded", NULL,
-                                             "The router has no memory for this request."},
+                      &(struct api_error){503, "overloaded", NULL,
+                                          "The router has no memory for this request."},
                       END_INTERNAL);
         return;
     }

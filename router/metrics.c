@@ -29,8 +29,10 @@ struct dimension {
     size_t count;
 };
 
-#define DIMENSION_NAME(constant, name) [constant] = name,
-static const char *const api_names[] = {REQUEST_API_ROWS(DIMENSION_NAME)};
+#define DIMENSION_NAME(constant, name)         [constant] = name,
+#define API_NAME(constant, name, family, work) name,
+static const char *const api_names[] = {API_ROWS(API_NAME)};
+#undef API_NAME
 static const char *const status_names[] = {STATUS_CLASS_ROWS(DIMENSION_NAME)};
 static const char *const retry_names[] = {RETRY_REASON_ROWS(DIMENSION_NAME)};
 static const char *const phase_names[] = {ABORT_PHASE_ROWS(DIMENSION_NAME)};
@@ -256,13 +258,6 @@ enum status_class status_class_of(int status)
     if (status < 200 || status > 599)
         return STATUS_CLASS_NONE;
     return (enum status_class)(STATUS_CLASS_2XX + status / 100 - 2);
-}
-
-const char *request_api_name(enum request_api api)
-{
-    assert((size_t)api < REQUEST_API_COUNT);
-
-    return api_names[api];
 }
 
 const char *retry_reason_name(enum retry_reason reason)

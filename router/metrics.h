@@ -14,6 +14,7 @@
 #include "backends/runtime/buf.h"
 #include "backends/runtime/histogram.h"
 #include "backends/runtime/must_check.h"
+#include "router/api/api.h"
 #include "router/end_reason.h"
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
@@ -23,12 +24,6 @@ struct worker_set;
 
 /* The dimensions: enums whose values are label values. row(constant, name). */
 /* clang-format off */
-#define REQUEST_API_ROWS(row)                                                                      \
-    row(REQUEST_API_CHAT, "chat")                 /* POST /v1/chat/completions */                  \
-    row(REQUEST_API_COMPLETIONS, "completions")   /* POST /v1/completions */                       \
-    row(REQUEST_API_MODELS, "models")             /* GET /v1/models and below */                   \
-    row(REQUEST_API_OTHER, "other")               /* everything else, unknown paths included */
-
 #define STATUS_CLASS_ROWS(row)                                                                     \
     row(STATUS_CLASS_NONE, "none")                /* no status was sent */                         \
     row(STATUS_CLASS_2XX, "2xx")                                                                   \
@@ -68,7 +63,6 @@ struct worker_set;
 /* clang-format on */
 
 #define DIMENSION_CONSTANT(constant, name) constant,
-enum request_api { REQUEST_API_ROWS(DIMENSION_CONSTANT) REQUEST_API_COUNT };
 enum status_class { STATUS_CLASS_ROWS(DIMENSION_CONSTANT) STATUS_CLASS_COUNT };
 enum retry_reason { RETRY_REASON_ROWS(DIMENSION_CONSTANT) RETRY_REASON_COUNT };
 enum abort_phase { ABORT_PHASE_ROWS(DIMENSION_CONSTANT) ABORT_PHASE_COUNT };
@@ -78,7 +72,7 @@ enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT 
 
 /* The length of each dimension that a row of metrics.def may name. */
 enum {
-    METRICS_COUNT_api = REQUEST_API_COUNT,
+    METRICS_COUNT_api = API_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,
     METRICS_COUNT_reject = REJECT_REASON_COUNT,
@@ -117,7 +111,6 @@ void router_stats_init(struct router_stats *stats);
 /* 0 (nothing sent) is NONE; 1xx never ends an exchange. */
 enum status_class status_class_of(int status);
 
-const char *request_api_name(enum request_api api);
 const char *retry_reason_name(enum retry_reason reason);
 const char *abort_phase_name(enum abort_phase phase);
 const char *reject_reason_name(enum reject_reason reason);

@@ -76,7 +76,7 @@ static void write_line(const struct request_record *record, uint64_t now_us)
     const struct log_field fields[] = {
         log_text("request_id", record->request_id),
         log_text(is_chosen ? "attempt_id" : NULL, record->attempt_id),
-        log_text("api", request_api_name(record->api)),
+        log_text("api", api_name(record->api)),
         log_text("method", http_method_name(record->method)),
         /* of no endpoint of ours, a path may hold anything, a key too */
         log_text(record->path[0] != '\0' ? "path" : NULL, record->path),

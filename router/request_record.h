@@ -31,7 +31,7 @@ struct request_record {
     uint64_t token_us;    /* first content of the answer */
     uint64_t connect_us;  /* spent connecting, all attempts */
     uint64_t overhead_us; /* our own part: read to sent, and answer head to answer head */
-    enum request_api api;
+    enum api api;
     enum http_method method;
     int status; /* sent to the client; 0: none */
     enum end_reason end;

@@ -6,7 +6,7 @@
 #include "backends/json/json_write.h"
 #include "backends/runtime/log.h"
 #include "backends/runtime/must_check.h"
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 #include "router/client_conn.h"
 #include "router/relay.h"
 
@@ -18,7 +18,7 @@ static void answer_body(struct client_conn *conn, const char *type, struct buf *
     if (status < 0)
         client_conn_answer_error(
             conn,
-            &(struct openai_error){503, "overloaded", NULL, "The router has no memory for this."},
+            &(struct api_error){503, "overloaded", NULL, "The router has no memory for this."},
             NULL, END_INTERNAL);
     else
         client_conn_answer(
@@ -147,14 +147,8 @@ static void answer_workers(struct client_conn *conn, struct slice rest)
 }
 
 static const struct endpoint endpoints[] = {
-    {.path = "/metrics",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_OTHER,
-     .answer = answer_metrics},
-    {.path = "/workers",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_OTHER,
-     .answer = answer_workers},
+    {.path = "/metrics", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_metrics},
+    {.path = "/workers", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_workers},
 };
 
 const struct endpoint_table admin_endpoints = {endpoints, array_count(endpoints), true};

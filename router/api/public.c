@@ -4,7 +4,7 @@
 
 #include "backends/json/json_write.h"
 #include "backends/runtime/must_check.h"
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
 #include "router/relay.h"
@@ -50,10 +50,10 @@ static void answer_version(struct client_conn *conn, struct slice rest)
 
 static void answer_no_memory(struct client_conn *conn)
 {
-    client_conn_answer_error(conn,
-                             &(struct openai_error){503, "overloaded", NULL,
-                                                    "The router has no memory for this answer."},
-                             NULL, END_INTERNAL);
+    client_conn_answer_error(
+        conn,
+        &(struct api_error){503, "overloaded", NULL, "The router has no memory for this answer."},
+        NULL, END_INTERNAL);
 }
 
 /* Merged from the workers' own lists, those of workers that are down included. */
@@ -133,35 +133,21 @@ static void answer_model(struct client_conn *conn, struct slice rest)
 static const struct endpoint endpoints[] = {
     {.path = "/v1/chat/completions",
      .method = HTTP_METHOD_POST,
-     .api = REQUEST_API_CHAT,
-     .handler = &exchange_handler,
-     .relayed_api = OPENAI_CHAT},
+     .api = API_CHAT,
+     .handler = &exchange_handler},
     {.path = "/v1/completions",
      .method = HTTP_METHOD_POST,
-     .api = REQUEST_API_COMPLETIONS,
-     .handler = &exchange_handler,
-     .relayed_api = OPENAI_COMPLETIONS},
-    {.path = "/v1/models",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_MODELS,
-     .answer = answer_models},
+     .api = API_COMPLETIONS,
+     .handler = &exchange_handler},
+    {.path = "/v1/models", .method = HTTP_METHOD_GET, .api = API_MODELS, .answer = answer_models},
     {.path = "/v1/models/",
      .is_prefix = true,
      .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_MODELS,
+     .api = API_MODELS,
      .answer = answer_model},
-    {.path = "/health",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_OTHER,
-     .answer = answer_health},
-    {.path = "/readyz",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_OTHER,
-     .answer = answer_readyz},
-    {.path = "/version",
-     .method = HTTP_METHOD_GET,
-     .api = REQUEST_API_OTHER,
-     .answer = answer_version},
+    {.path = "/health", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_health},
+    {.path = "/readyz", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_readyz},
+    {.path = "/version", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_version},
 };
 
 const struct endpoint_table public_endpoints = {endpoints, array_count(endpoints), false};

@@ -10,7 +10,7 @@
 #include "backends/json/json_scan.h"
 #include "backends/runtime/arena.h"
 #include "hashing/digest.h"
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 #include "router/cli/command.h"
 #include "router/policy/policy.h"
 #include "router/policy/policy_defaults.h"
@@ -55,7 +55,7 @@ struct shown_worker {
 struct prompt {
     const char *file;
     struct prompt_blocks blocks;
-    struct openai_request request; /* its slices are gone with the body: only api is read */
+    struct api_request request; /* its slices are gone with the body: only api is read */
     uint64_t root;
     char model[128];
 };
@@ -199,7 +199,7 @@ static int read_body(const char *path, struct buf *body)
 }
 
 /* A body with messages is a chat; it says so itself, so nobody has to. */
-static enum openai_api api_of(struct json_scanner *scanner, struct slice body)
+static enum api api_of(struct json_scanner *scanner, struct slice body)
 {
     struct json_value root;
     struct parse_error error;
@@ -207,17 +207,16 @@ static enum openai_api api_of(struct json_scanner *scanner, struct slice body)
     if (json_scan(scanner, body, &root, &error) == 0 &&
         json_type(json_get(root, "messages")) == JSON_NONE &&
         json_type(json_get(root, "prompt")) != JSON_NONE)
-        return OPENAI_COMPLETIONS;
-    return OPENAI_CHAT;
+        return API_COMPLETIONS;
+    return API_CHAT;
 }
 
 static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
                        struct slice body)
 {
     struct prompt_stream_config config = {explain->secret, 256, 64};
-    struct openai_fault fault;
-    int status =
-        openai_request_parse(api_of(scanner, body), scanner, body, &prompt->request, &fault);
+    struct api_fault fault;
+    int status = api_request_parse(api_of(scanner, body), scanner, body, &prompt->request, &fault);
 
     if (status == 0)
         status = prompt_stream_write(config, &prompt->request, &explain->arena, BLOCK_COUNT_MAX,
@@ -272,7 +271,7 @@ static void print_prompt(const struct explain *explain, size_t index)
     uint64_t start = 0;
 
     printf("%s: %s, model %s, root %016" PRIx64 ", %" PRIu64 " bytes, %zu blocks\n", prompt->file,
-           prompt->request.api == OPENAI_CHAT ? "chat" : "completions",
+           prompt->request.api == API_CHAT ? "chat" : "completions",
            prompt->model[0] == '\0' ? "(none)" : prompt->model, prompt->root, blocks->bytes,
            blocks->block_count);
     for (size_t i = 0; i < blocks->block_count; i++) {

@@ -235,9 +235,9 @@ static bool add_choice(struct answer_stream *answer, struct json_value choice)
             answer->is_learnable = answer->is_learnable && json_int64(member.value) == 0;
         else if (slice_eq(member.key, SLICE("finish_reason")))
             read_finish(answer, member.value);
-        else if (answer->api == OPENAI_COMPLETIONS && slice_eq(member.key, SLICE("text")))
+        else if (answer->api == API_COMPLETIONS && slice_eq(member.key, SLICE("text")))
             has_content |= add_completion_text(answer, json_string(member.value));
-        else if (answer->api == OPENAI_CHAT &&
+        else if (answer->api == API_CHAT &&
                  (slice_eq(member.key, SLICE("delta")) || slice_eq(member.key, SLICE("message"))))
             has_content |= add_delta(answer, member.value);
     }
@@ -319,7 +319,7 @@ static enum answer_event_kind add_chunk(struct answer_stream *answer, struct jso
     return add_choices(answer, chunk.choices) ? ANSWER_EVENT_CONTENT : ANSWER_EVENT_OTHER;
 }
 
-void answer_stream_init(struct answer_stream *answer, const struct openai_request *request,
+void answer_stream_init(struct answer_stream *answer, const struct api_request *request,
                         const struct block_chain *prompt_chain)
 {
     *answer = (struct answer_stream){.api = request->api};
@@ -374,7 +374,7 @@ static void close_message(struct answer_stream *answer)
 {
     struct prompt_writer writer = writer_of(answer);
 
-    if (answer->api == OPENAI_CHAT) {
+    if (answer->api == API_CHAT) {
         move_to(answer, &writer, answer->place);
         prompt_write_end(&writer);
     }

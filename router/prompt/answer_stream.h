@@ -15,7 +15,7 @@
 #include "backends/json/json_scan.h"
 #include "backends/runtime/slice.h"
 #include "hashing/block_chain.h"
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 
 enum { ANSWER_BLOCK_COUNT_MAX = 1024 }; /* an answer longer than 256 KiB is learned up to there */
 
@@ -37,7 +37,7 @@ struct answer_usage {
 };
 
 struct answer_stream {
-    enum openai_api api;
+    enum api api;
     struct answer_usage usage;
     bool has_finished; /* a finish_reason was seen */
     bool has_done;     /* [DONE] was seen */
@@ -59,7 +59,7 @@ struct answer_stream {
  * Continues from the end of a prompt's chain, which is copied; of request only plain fields are
  * read, so its scanner may be in other use. prompt_chain NULL: only usage and ends are read.
  */
-void answer_stream_init(struct answer_stream *answer, const struct openai_request *request,
+void answer_stream_init(struct answer_stream *answer, const struct api_request *request,
                         const struct block_chain *prompt_chain);
 
 /* One event's data, with JSON_PADDING readable bytes behind it. scanner is borrowed for the call.

@@ -55,9 +55,9 @@ static bool is_root_key(struct slice key)
     return false;
 }
 
-uint64_t prompt_root(const uint8_t *secret, const struct openai_request *request)
+uint64_t prompt_root(const uint8_t *secret, const struct api_request *request)
 {
-    const bool is_chat = request->api == OPENAI_CHAT;
+    const bool is_chat = request->api == API_CHAT;
     const uint64_t stream = is_chat ? 'C' : request->is_token_prompt ? 'I' : 'T';
     struct json_iterator members = json_iterate(request->root);
     bool has_tools = false, drops_tools = false;

@@ -10,11 +10,11 @@
 
 #include <stdint.h>
 
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 
 enum { PROMPT_STREAM_VERSION = 1 }; /* of root and stream together; in the identity fingerprint */
 
 /* secret: DIGEST_SECRET_BYTES. */
-uint64_t prompt_root(const uint8_t *secret, const struct openai_request *request);
+uint64_t prompt_root(const uint8_t *secret, const struct api_request *request);
 
 #endif

@@ -44,7 +44,7 @@ struct prompt_sink {
     struct arena *arena;
     const uint8_t *secret;
     size_t block_count_max;
-    struct openai_fault *fault;
+    struct api_fault *fault;
 };
 
 /* What a message holds, in the order of the stream. */
@@ -300,7 +300,7 @@ static void write_tool(struct prompt_sink *sink, struct json_value tool)
     prompt_write_end(&sink->writer);
 }
 
-static int write_chat(struct prompt_sink *sink, const struct openai_request *request)
+static int write_chat(struct prompt_sink *sink, const struct api_request *request)
 {
     struct json_iterator tools = json_iterate(json_get(request->root, "tools"));
     struct json_value messages = json_get(request->root, "messages"), element;
@@ -365,7 +365,7 @@ static int count_further(struct prompt_sink *sink, struct json_iterator *prompts
     return 0;
 }
 
-static int write_completion(struct prompt_sink *sink, const struct openai_request *request,
+static int write_completion(struct prompt_sink *sink, const struct api_request *request,
                             uint64_t *further_bytes)
 {
     struct json_value prompt = json_get(request->root, "prompt"), first = prompt;
@@ -390,9 +390,9 @@ static int write_completion(struct prompt_sink *sink, const struct openai_reques
     return status;
 }
 
-int prompt_stream_write(struct prompt_stream_config config, const struct openai_request *request,
+int prompt_stream_write(struct prompt_stream_config config, const struct api_request *request,
                         struct arena *arena, size_t block_count_max, struct prompt_blocks *out,
-                        struct openai_fault *fault)
+                        struct api_fault *fault)
 {
     struct prompt_sink sink = {
         .writer = {&out->chain, reserve_blocks, &sink, 0},
@@ -404,14 +404,14 @@ int prompt_stream_write(struct prompt_stream_config config, const struct openai_
     uint64_t further_bytes = 0;
     int status;
 
-    *fault = (struct openai_fault){.code = ""};
+    *fault = (struct api_fault){.code = ""};
     out->token_ids = 0;
     block_chain_init(
         &out->chain,
         (struct block_chain_config){config.secret, config.block_bytes, config.cut_bytes_min},
         prompt_root(config.secret, request), NULL, 0);
-    status = request->api == OPENAI_CHAT ? write_chat(&sink, request)
-                                         : write_completion(&sink, request, &further_bytes);
+    status = request->api == API_CHAT ? write_chat(&sink, request)
+                                      : write_completion(&sink, request, &further_bytes);
     out->block_count = prompt_write_tail(&sink.writer);
     out->blocks = out->chain.blocks;
     out->closed_count = out->chain.block_count;

@@ -16,7 +16,7 @@
 #include "backends/runtime/arena.h"
 #include "backends/runtime/must_check.h"
 #include "hashing/block_chain.h"
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 #include "router/prompt/prompt_root.h" /* PROMPT_STREAM_VERSION */
 
 struct prompt_stream_config {
@@ -42,8 +42,8 @@ struct prompt_blocks {
  * filled; -ENOMEM.
  */
 MUST_CHECK int prompt_stream_write(struct prompt_stream_config config,
-                                   const struct openai_request *request, struct arena *arena,
+                                   const struct api_request *request, struct arena *arena,
                                    size_t block_count_max, struct prompt_blocks *out,
-                                   struct openai_fault *fault);
+                                   struct api_fault *fault);
 
 #endif

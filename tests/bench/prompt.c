@@ -57,10 +57,10 @@ static void build_body(struct buf *body, size_t len)
 static void read_request(struct json_scanner *scanner, struct slice body)
 {
     struct prompt_blocks prompt;
-    struct openai_request request;
-    struct openai_fault fault;
+    struct api_request request;
+    struct api_fault fault;
     struct arena arena;
-    int status = openai_request_parse(OPENAI_CHAT, scanner, body, &request, &fault);
+    int status = api_request_parse(API_CHAT, scanner, body, &request, &fault);
 
     assert(status == 0);
     arena_init(&arena, 4 << 20);
@@ -108,7 +108,7 @@ static void on_event(void *ctx, const struct sse_event *event)
 
 static void feed_stream(struct stream *stream, struct slice bytes)
 {
-    struct openai_request request = {.api = OPENAI_CHAT, .is_answer_learnable = true};
+    struct api_request request = {.api = API_CHAT, .is_answer_learnable = true};
     struct block_chain_config config = {secret, 256, 64};
     struct block_chain chain;
     struct sse_reader reader;

@@ -34,10 +34,10 @@ static void check_finish(struct answer_stream *answer)
     answer_stream_release(answer);
 }
 
-static void run(struct exchange *exchange, enum openai_api api, struct slice bytes)
+static void run(struct exchange *exchange, enum api api, struct slice bytes)
 {
     static const uint8_t secret[BLOCK_CHAIN_SECRET_BYTES] = {1, 2, 3};
-    struct openai_request request = {.api = api, .is_answer_learnable = true};
+    struct api_request request = {.api = api, .is_answer_learnable = true};
     struct block_chain_config config = {secret, 256, 64};
     struct block_chain chain;
     struct sse_reader reader;
@@ -59,8 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct exchange exchange = {.scanner = json_scanner_create()};
     char *copy = fuzz_padded(data, size, JSON_PADDING);
 
-    run(&exchange, OPENAI_CHAT, slice_of(copy, size));
-    run(&exchange, OPENAI_COMPLETIONS, slice_of(copy, size));
+    run(&exchange, API_CHAT, slice_of(copy, size));
+    run(&exchange, API_COMPLETIONS, slice_of(copy, size));
     json_scanner_destroy(exchange.scanner);
     free(copy);
     return 0;

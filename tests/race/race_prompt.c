@@ -47,12 +47,12 @@ static void write_body(char *body, int index)
 /* Names the prompt of body with means of its own. Returns how many blocks. */
 static size_t name_blocks(const char *body, struct json_scanner *scanner, struct block *blocks)
 {
-    struct openai_request request;
-    struct openai_fault fault;
+    struct api_request request;
+    struct api_fault fault;
     struct prompt_blocks prompt;
     struct arena arena;
     int status =
-        openai_request_parse(OPENAI_CHAT, scanner, slice_of(body, strlen(body)), &request, &fault);
+        api_request_parse(API_CHAT, scanner, slice_of(body, strlen(body)), &request, &fault);
 
     assert(status == 0);
     arena_init(&arena, ARENA_BYTES);

@@ -19,8 +19,8 @@ struct prompt_world {
     struct json_scanner *scanner;
     struct arena arena;
     char *body; /* padded */
-    struct openai_request request;
-    struct openai_fault fault;
+    struct api_request request;
+    struct api_fault fault;
     struct prompt_blocks prompt;
 };
 
@@ -34,8 +34,7 @@ static inline struct prompt_stream_config prompt_world_config(void)
 }
 
 /* Returns what parsing, or else naming, returned. Release it whatever that was. */
-static inline int prompt_world_try(struct prompt_world *world, enum openai_api api,
-                                   struct slice body)
+static inline int prompt_world_try(struct prompt_world *world, enum api api, struct slice body)
 {
     int status;
 
@@ -44,16 +43,15 @@ static inline int prompt_world_try(struct prompt_world *world, enum openai_api a
     arena_init(&world->arena, PROMPT_WORLD_ARENA_BYTES);
     world->body = calloc(1, body.len + JSON_PADDING);
     memcpy(world->body, body.ptr, body.len);
-    status = openai_request_parse(api, world->scanner, slice_of(world->body, body.len),
-                                  &world->request, &world->fault);
+    status = api_request_parse(api, world->scanner, slice_of(world->body, body.len),
+                               &world->request, &world->fault);
     if (status < 0)
         return status;
     return prompt_stream_write(prompt_world_config(), &world->request, &world->arena,
                                PROMPT_WORLD_BLOCK_COUNT_MAX, &world->prompt, &world->fault);
 }
 
-static inline void prompt_world_init(struct prompt_world *world, enum openai_api api,
-                                     const char *body)
+static inline void prompt_world_init(struct prompt_world *world, enum api api, const char *body)
 {
     int status = prompt_world_try(world, api, slice_of_string(body));
 

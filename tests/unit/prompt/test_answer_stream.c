@@ -29,7 +29,7 @@ struct answer_world {
     enum answer_event_kind last_kind;
 };
 
-static void answer_world_init(struct answer_world *world, enum openai_api api, struct slice body)
+static void answer_world_init(struct answer_world *world, enum api api, struct slice body)
 {
     int status;
 
@@ -80,7 +80,7 @@ static void feed_recording(struct answer_world *world, const char *name)
     buf_release(&body);
 }
 
-static void init_from_recording(struct answer_world *world, enum openai_api api, const char *name)
+static void init_from_recording(struct answer_world *world, enum api api, const char *name)
 {
     struct buf body;
 
@@ -118,7 +118,7 @@ static void check_continues_into(struct answer_world *world, const struct prompt
     }
 }
 
-static void check_next_turn(struct answer_world *world, enum openai_api api, const char *body)
+static void check_next_turn(struct answer_world *world, enum api api, const char *body)
 {
     struct prompt_world next;
 
@@ -132,7 +132,7 @@ TestSuite(answer_stream, .fini = leak_check);
 Test(answer_stream, usage_of_a_recorded_stream_is_read_and_its_event_told_apart)
 {
     struct answer_world world;
-    init_from_recording(&world, OPENAI_CHAT, "chat-stream-usage.req");
+    init_from_recording(&world, API_CHAT, "chat-stream-usage.req");
 
     feed_recording(&world, "chat-stream-usage.resp");
 
@@ -163,7 +163,7 @@ Test(answer_stream, usage_in_every_chunk_is_read_and_only_the_last_event_is_usag
 
     for (size_t i = 0; i < array_count(rows); i++) {
         struct answer_world world;
-        init_from_recording(&world, OPENAI_CHAT, rows[i].req);
+        init_from_recording(&world, API_CHAT, rows[i].req);
 
         feed_recording(&world, rows[i].resp);
 
@@ -179,7 +179,7 @@ Test(answer_stream, usage_in_every_chunk_is_read_and_only_the_last_event_is_usag
 Test(answer_stream, a_stream_without_usage_has_none)
 {
     struct answer_world world;
-    init_from_recording(&world, OPENAI_CHAT, "chat-stream.req");
+    init_from_recording(&world, API_CHAT, "chat-stream.req");
 
     feed_recording(&world, "chat-stream.resp");
 
@@ -194,7 +194,7 @@ Test(answer_stream, several_choices_are_counted_but_not_learned)
 {
     struct answer_world world;
     size_t count;
-    init_from_recording(&world, OPENAI_CHAT, "chat-n2-stream.req");
+    init_from_recording(&world, API_CHAT, "chat-n2-stream.req");
 
     feed_recording(&world, "chat-n2-stream.resp");
 
@@ -209,7 +209,7 @@ Test(answer_stream, a_second_choice_nobody_asked_for_ends_learning)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     feed_text(&world, "{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}");
     feed_text(&world, "{\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}");
@@ -223,7 +223,7 @@ Test(answer_stream, completions_of_a_real_engine_are_read)
 {
     struct answer_world world;
     struct buf body;
-    init_from_recording(&world, OPENAI_COMPLETIONS, "completion-stream-ids-usage.req");
+    init_from_recording(&world, API_COMPLETIONS, "completion-stream-ids-usage.req");
     feed_recording(&world, "completion-stream-ids-usage.resp");
 
     cr_assert(eq(u64, world.answer.usage.cached_tokens, 96));
@@ -231,7 +231,7 @@ Test(answer_stream, completions_of_a_real_engine_are_read)
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_USAGE_ONLY], 1));
     answer_world_release(&world);
 
-    init_from_recording(&world, OPENAI_COMPLETIONS, "completion-two-prompts.req");
+    init_from_recording(&world, API_COMPLETIONS, "completion-two-prompts.req");
     recording_read(&body, recordings, "completion-two-prompts.resp");
     cr_assert(feed_body(&world, buf_slice(&body)));
     cr_assert(eq(u64, world.answer.usage.prompt_tokens, 7));
@@ -246,12 +246,12 @@ Test(answer_stream, a_recorded_first_turn_continues_into_the_recorded_second)
     struct answer_world world;
     struct prompt_world next;
     struct buf body;
-    init_from_recording(&world, OPENAI_CHAT, "chat-first.req");
+    init_from_recording(&world, API_CHAT, "chat-first.req");
     recording_read(&body, recordings, "chat-first.resp");
     cr_assert(feed_body(&world, buf_slice(&body)));
     buf_release(&body);
     recording_read(&body, recordings, "chat-second-turn.req");
-    cr_assert(eq(int, prompt_world_try(&next, OPENAI_CHAT, buf_slice(&body)), 0));
+    cr_assert(eq(int, prompt_world_try(&next, API_CHAT, buf_slice(&body)), 0));
 
     check_continues_into(&world, &next.prompt);
 
@@ -291,14 +291,14 @@ Test(answer_stream, content_streamed_in_any_split_is_the_next_turns_message)
 
     for (size_t i = 0; i < array_count(steps); i++) {
         struct answer_world world;
-        answer_world_init(&world, OPENAI_CHAT, slice_of_string(prompt));
+        answer_world_init(&world, API_CHAT, slice_of_string(prompt));
 
         feed_text(&world, "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
                           "\"content\":\"\"},\"finish_reason\":null}]}");
         stream_content(&world, "content", LONG, steps[i]);
         finish_stream(&world, "stop");
 
-        check_next_turn(&world, OPENAI_CHAT,
+        check_next_turn(&world, API_CHAT,
                         "{\"model\":\"m\",\"messages\":[" USER ",{\"role\":\"assistant\","
                         "\"content\":\"" LONG "\"}," USER "]}");
         answer_world_release(&world);
@@ -309,7 +309,7 @@ Test(answer_stream, a_short_answer_ends_in_a_node_of_its_own)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT,
+    answer_world_init(&world, API_CHAT,
                       slice_of_string("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"));
     stream_content(&world, "content", "b", 1);
     finish_stream(&world, "stop");
@@ -318,7 +318,7 @@ Test(answer_stream, a_short_answer_ends_in_a_node_of_its_own)
 
     cr_assert(eq(sz, count, 1));
     struct prompt_world same;
-    prompt_world_init(&same, OPENAI_CHAT,
+    prompt_world_init(&same, API_CHAT,
                       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
                       "\"assistant\",\"content\":\"b\"}]}");
     cr_assert(eq(u64, blocks[0].hash, same.prompt.blocks[0].hash));
@@ -332,13 +332,13 @@ Test(answer_stream, reasoning_is_kept_in_its_place_before_the_content)
 
     for (size_t i = 0; i < array_count(keys); i++) {
         struct answer_world world;
-        answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+        answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
         stream_content(&world, keys[i], HUNDRED, 7);
         stream_content(&world, "content", LONG, 7);
         finish_stream(&world, "stop");
 
-        check_next_turn(&world, OPENAI_CHAT,
+        check_next_turn(&world, API_CHAT,
                         "{\"messages\":[" USER ",{\"role\":\"assistant\",\"reasoning_content\":"
                         "\"" HUNDRED "\",\"content\":\"" LONG "\"}," USER "]}");
         answer_world_release(&world);
@@ -354,7 +354,7 @@ static const char calls_next_turn[] =
 Test(answer_stream, tool_calls_streamed_by_index_are_the_next_turns_message)
 {
     struct answer_world world;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     feed_text(&world, "{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}");
     feed_text(&world,
@@ -371,14 +371,14 @@ Test(answer_stream, tool_calls_streamed_by_index_are_the_next_turns_message)
               "]}}]}");
     finish_stream(&world, "tool_calls");
 
-    check_next_turn(&world, OPENAI_CHAT, calls_next_turn);
+    check_next_turn(&world, API_CHAT, calls_next_turn);
     answer_world_release(&world);
 }
 
 Test(answer_stream, a_body_with_tool_calls_is_the_next_turns_message)
 {
     struct answer_world world;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     bool is_understood = feed_body(
         &world,
@@ -392,21 +392,21 @@ Test(answer_stream, a_body_with_tool_calls_is_the_next_turns_message)
     cr_assert(is_understood);
     cr_assert(eq(u64, world.answer.usage.completion_tokens, 3));
     cr_assert(not(world.answer.usage.has_cached));
-    check_next_turn(&world, OPENAI_CHAT, calls_next_turn);
+    check_next_turn(&world, API_CHAT, calls_next_turn);
     answer_world_release(&world);
 }
 
 Test(answer_stream, a_completion_continues_the_text_of_its_prompt)
 {
     struct answer_world world;
-    answer_world_init(&world, OPENAI_COMPLETIONS, slice_of_string("{\"prompt\":\"" LONG "\"}"));
+    answer_world_init(&world, API_COMPLETIONS, slice_of_string("{\"prompt\":\"" LONG "\"}"));
 
     for (size_t i = 0; i < 30; i++)
         feed_text(&world,
                   "{\"choices\":[{\"index\":0,\"text\":\"" TEN "\",\"finish_reason\":null}]}");
     feed_text(&world, "{\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}");
 
-    check_next_turn(&world, OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG LONG "\"}");
+    check_next_turn(&world, API_COMPLETIONS, "{\"prompt\":\"" LONG LONG "\"}");
     answer_world_release(&world);
 }
 
@@ -440,7 +440,7 @@ Test(answer_stream, only_empty_choices_with_a_usage_object_are_usage_alone)
 
     for (size_t i = 0; i < array_count(rows); i++) {
         struct answer_world world;
-        answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+        answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
         feed_text(&world, rows[i].event);
 
@@ -468,7 +468,7 @@ Test(answer_stream, what_the_next_turn_may_show_otherwise_is_not_learned)
     for (size_t i = 0; i < array_count(events); i++) {
         struct answer_world world;
         size_t count;
-        answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+        answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
         feed_text(&world, events[i]);
         finish_stream(&world, "stop");
@@ -482,7 +482,7 @@ Test(answer_stream, content_behind_a_tool_call_is_not_learned)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     feed_text(&world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c\","
                       "\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}");
@@ -498,7 +498,7 @@ Test(answer_stream, an_answer_that_did_not_end_is_not_learned)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     stream_content(&world, "content", LONG, 10);
 
@@ -511,7 +511,7 @@ Test(answer_stream, a_very_long_answer_is_learned_up_to_the_limit)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
     for (size_t i = 0; i < 1000; i++)
         stream_content(&world, "content", LONG, 300);
@@ -527,7 +527,7 @@ Test(answer_stream, without_a_prompt_chain_usage_is_still_read)
 {
     struct answer_world world;
     size_t count;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
     answer_stream_init(&world.answer, &world.prompt.request, NULL);
 
     stream_content(&world, "content", "x", 1);
@@ -544,7 +544,7 @@ Test(answer_stream, an_error_body_is_an_error)
 {
     struct answer_world world;
     struct buf body;
-    answer_world_init(&world, OPENAI_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
+    answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
     recording_read(&body, recordings, "err-unknown-model.resp");
 
     cr_assert(feed_body(&world, buf_slice(&body)));

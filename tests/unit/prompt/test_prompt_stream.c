@@ -30,7 +30,7 @@ struct overlap {
     size_t b_count;
 };
 
-static struct overlap compare(enum openai_api api, const char *a, const char *b)
+static struct overlap compare(enum api api, const char *a, const char *b)
 {
     struct prompt_world first, second;
     struct overlap overlap;
@@ -44,7 +44,7 @@ static struct overlap compare(enum openai_api api, const char *a, const char *b)
     return overlap;
 }
 
-static void check_same(enum openai_api api, const char *a, const char *b)
+static void check_same(enum api api, const char *a, const char *b)
 {
     struct overlap overlap = compare(api, a, b);
 
@@ -53,7 +53,7 @@ static void check_same(enum openai_api api, const char *a, const char *b)
     cr_assert(eq(sz, overlap.shared, overlap.b_count), "%s", b);
 }
 
-static void check_nothing_shared(enum openai_api api, const char *a, const char *b)
+static void check_nothing_shared(enum api api, const char *a, const char *b)
 {
     cr_assert(eq(sz, compare(api, a, b).shared, 0), "%s", b);
 }
@@ -83,8 +83,8 @@ Test(prompt_stream, closed_blocks_of_a_turn_are_a_prefix_of_the_next_turn)
 
     for (size_t turn = 0; turn + 1 < array_count(turns); turn++) {
         struct prompt_world now, next;
-        prompt_world_init(&now, OPENAI_CHAT, turns[turn]);
-        prompt_world_init(&next, OPENAI_CHAT, turns[turn + 1]);
+        prompt_world_init(&now, API_CHAT, turns[turn]);
+        prompt_world_init(&next, API_CHAT, turns[turn + 1]);
 
         size_t shared = prompt_shared_count(&now.prompt, &next.prompt);
 
@@ -99,7 +99,7 @@ Test(prompt_stream, block_ends_rise_to_the_length_of_the_stream)
 {
     struct prompt_world world;
     uint64_t end = 0;
-    prompt_world_init(&world, OPENAI_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}");
+    prompt_world_init(&world, API_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}");
 
     for (size_t i = 0; i < world.prompt.block_count; i++) {
         cr_assert(gt(u64, world.prompt.blocks[i].end, end));
@@ -150,7 +150,7 @@ Test(prompt_stream, other_spelling_of_the_same_meaning_is_the_same)
     };
 
     for (size_t i = 0; i < array_count(others); i++)
-        check_same(OPENAI_CHAT, plain, others[i]);
+        check_same(API_CHAT, plain, others[i]);
 }
 
 Test(prompt_stream, any_field_of_the_root_changes_every_name)
@@ -178,16 +178,16 @@ Test(prompt_stream, any_field_of_the_root_changes_every_name)
         snprintf(bodies[i], sizeof bodies[i], "{%s%s}", fields[i], MESSAGES);
         seen[i + 1] = bodies[i];
         for (size_t j = 0; j <= i; j++) /* each differs from each */
-            check_nothing_shared(OPENAI_CHAT, seen[j], seen[i + 1]);
+            check_nothing_shared(API_CHAT, seen[j], seen[i + 1]);
     }
 }
 
 Test(prompt_stream, tool_choice_counts_only_where_it_takes_the_tools_out)
 {
-    check_same(OPENAI_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}",
+    check_same(API_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}",
                "{\"tools\":[" TOOL "],\"tool_choice\":\"required\"," MESSAGES "}");
-    check_same(OPENAI_CHAT, "{" MESSAGES "}", "{\"tool_choice\":\"none\"," MESSAGES "}");
-    check_nothing_shared(OPENAI_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}",
+    check_same(API_CHAT, "{" MESSAGES "}", "{\"tool_choice\":\"none\"," MESSAGES "}");
+    check_nothing_shared(API_CHAT, "{\"tools\":[" TOOL "]," MESSAGES "}",
                          "{\"tools\":[" TOOL "],\"tool_choice\":\"none\"," MESSAGES "}");
 }
 
@@ -208,14 +208,14 @@ Test(prompt_stream, a_change_in_a_message_changes_names_from_there_on_and_not_be
         "{\"name\":\"f\",\"arguments\":\"\"}}]}",
     };
     struct prompt_world system_only;
-    prompt_world_init(&system_only, OPENAI_CHAT, "{\"messages\":[" SYSTEM "]}");
+    prompt_world_init(&system_only, API_CHAT, "{\"messages\":[" SYSTEM "]}");
     size_t system_count = system_only.prompt.closed_count;
     prompt_world_release(&system_only);
 
     for (size_t i = 0; i < array_count(changed); i++) {
         char body[4096];
         snprintf(body, sizeof body, "{\"messages\":[%s,%s,%s]}", SYSTEM, changed[i], USER);
-        struct overlap overlap = compare(OPENAI_CHAT, plain, body);
+        struct overlap overlap = compare(API_CHAT, plain, body);
 
         cr_assert(ge(sz, overlap.shared, system_count), "%s", changed[i]);
         cr_assert(lt(sz, overlap.shared, overlap.a_count - 1), "%s", changed[i]);
@@ -228,15 +228,15 @@ Test(prompt_stream, tools_stand_before_messages_in_their_own_order)
     const char *two = "{\"tools\":[" TOOL ",{\"b\":1,\"name\":\"a\"}]," MESSAGES "}";
     const char *swapped = "{\"tools\":[{\"name\":\"a\",\"b\":1}," TOOL "]," MESSAGES "}";
 
-    struct overlap members = compare(OPENAI_CHAT, one, two);
+    struct overlap members = compare(API_CHAT, one, two);
     cr_assert(gt(sz, members.shared, 1)); /* the first tool */
     cr_assert(lt(sz, members.shared, members.a_count - 1));
-    cr_assert(eq(sz, compare(OPENAI_CHAT, one, swapped).shared, 0));
+    cr_assert(eq(sz, compare(API_CHAT, one, swapped).shared, 0));
 }
 
 Test(prompt_stream, the_order_of_messages_matters)
 {
-    check_nothing_shared(OPENAI_CHAT, "{\"messages\":[" SYSTEM "," USER "]}",
+    check_nothing_shared(API_CHAT, "{\"messages\":[" SYSTEM "," USER "]}",
                          "{\"messages\":[" USER "," SYSTEM "]}");
 }
 
@@ -254,7 +254,7 @@ Test(prompt_stream, bytes_cannot_be_shifted_from_one_field_into_the_next)
 
     for (size_t i = 0; i < array_count(bodies); i++)
         for (size_t j = 0; j < i; j++)
-            check_nothing_shared(OPENAI_CHAT, bodies[j], bodies[i]);
+            check_nothing_shared(API_CHAT, bodies[j], bodies[i]);
 }
 
 Test(prompt_stream, an_image_counts_by_its_digest_and_its_options)
@@ -263,15 +263,15 @@ Test(prompt_stream, an_image_counts_by_its_digest_and_its_options)
     "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{"       \
     "\"url\":\"" url "\"}" rest "},{\"type\":\"text\",\"text\":\"what\"}]}]}"
     struct prompt_world small, large;
-    prompt_world_init(&small, OPENAI_CHAT, IMAGE("data:image/png;base64,AA", ""));
-    prompt_world_init(&large, OPENAI_CHAT, IMAGE("data:image/png;base64," LONG LONG, ""));
+    prompt_world_init(&small, API_CHAT, IMAGE("data:image/png;base64,AA", ""));
+    prompt_world_init(&large, API_CHAT, IMAGE("data:image/png;base64," LONG LONG, ""));
 
     cr_assert(eq(u64, small.prompt.bytes, large.prompt.bytes));
     cr_assert(eq(sz, prompt_shared_count(&small.prompt, &large.prompt), 0));
-    check_same(OPENAI_CHAT, IMAGE("http://x/a.png", ""),
+    check_same(API_CHAT, IMAGE("http://x/a.png", ""),
                IMAGE("http:\\/\\/x\\/a.png", ",\"cache_control\":{\"type\":\"ephemeral\"}"));
-    check_nothing_shared(OPENAI_CHAT, IMAGE("http://x/a.png", ""), IMAGE("http://x/b.png", ""));
-    check_nothing_shared(OPENAI_CHAT, IMAGE("http://x/a.png", ""),
+    check_nothing_shared(API_CHAT, IMAGE("http://x/a.png", ""), IMAGE("http://x/b.png", ""));
+    check_nothing_shared(API_CHAT, IMAGE("http://x/a.png", ""),
                          IMAGE("http://x/a.png", ",\"uuid\":\"7\""));
     prompt_world_release(&small);
     prompt_world_release(&large);
@@ -280,10 +280,10 @@ Test(prompt_stream, an_image_counts_by_its_digest_and_its_options)
 Test(prompt_stream, a_message_left_open_shares_its_blocks_with_longer_forms)
 {
     struct prompt_world open, longer;
-    prompt_world_init(&open, OPENAI_CHAT,
+    prompt_world_init(&open, API_CHAT,
                       "{\"continue_final_message\":true,\"add_generation_prompt\":false,"
                       "\"messages\":[{\"role\":\"assistant\",\"content\":\"" LONG "\"}]}");
-    prompt_world_init(&longer, OPENAI_CHAT,
+    prompt_world_init(&longer, API_CHAT,
                       "{\"messages\":[{\"role\":\"assistant\",\"content\":\"" LONG LONG "\"}]}");
 
     cr_assert(eq(sz, open.prompt.closed_count, 1));
@@ -295,21 +295,21 @@ Test(prompt_stream, a_message_left_open_shares_its_blocks_with_longer_forms)
 
 Test(prompt_stream, texts_of_completions_grow_by_prefix_whatever_their_form)
 {
-    check_same(OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":[\"" LONG "\"]}");
+    check_same(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":[\"" LONG "\"]}");
 
     struct overlap longer =
-        compare(OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":\"" LONG LONG "\"}");
+        compare(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":\"" LONG LONG "\"}");
     cr_assert(eq(sz, longer.shared, 1));
-    check_nothing_shared(OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG "\"}",
+    check_nothing_shared(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}",
                          "{\"prompt\":\"" LONG "\",\"suffix\":\"s\"}");
 }
 
 Test(prompt_stream, the_first_of_several_prompts_is_named_and_all_are_counted)
 {
     struct prompt_world one, two, ids;
-    prompt_world_init(&one, OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG "\"}");
-    prompt_world_init(&two, OPENAI_COMPLETIONS, "{\"prompt\":[\"" LONG "\",\"" HUNDRED "\"]}");
-    prompt_world_init(&ids, OPENAI_COMPLETIONS, "{\"prompt\":[[1,2,3],[4,5]]}");
+    prompt_world_init(&one, API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}");
+    prompt_world_init(&two, API_COMPLETIONS, "{\"prompt\":[\"" LONG "\",\"" HUNDRED "\"]}");
+    prompt_world_init(&ids, API_COMPLETIONS, "{\"prompt\":[[1,2,3],[4,5]]}");
 
     cr_assert(eq(sz, prompt_shared_count(&one.prompt, &two.prompt), one.prompt.block_count));
     cr_assert(eq(u64, one.prompt.bytes, 300));
@@ -338,40 +338,39 @@ Test(prompt_stream, token_ids_are_cut_every_64_and_share_nothing_with_text)
     ids_body(shorter, sizeof shorter, 1000, 640);
     ids_body(longer, sizeof longer, 1000, 641);
 
-    prompt_world_init(&world, OPENAI_COMPLETIONS, shorter);
+    prompt_world_init(&world, API_COMPLETIONS, shorter);
     cr_assert(eq(sz, world.prompt.block_count, 10));
     cr_assert(eq(u64, world.prompt.token_ids, 640));
-    cr_assert(eq(sz, compare(OPENAI_COMPLETIONS, shorter, longer).shared, 10));
-    check_nothing_shared(OPENAI_COMPLETIONS, "{\"prompt\":[1684234849]}", "{\"prompt\":\"abcd\"}");
+    cr_assert(eq(sz, compare(API_COMPLETIONS, shorter, longer).shared, 10));
+    check_nothing_shared(API_COMPLETIONS, "{\"prompt\":[1684234849]}", "{\"prompt\":\"abcd\"}");
     prompt_world_release(&world);
 }
 
 Test(prompt_stream, what_has_no_meaning_is_refused_with_its_field)
 {
     static const struct {
-        enum openai_api api;
+        enum api api;
         const char *body;
         const char *param;
     } rows[] = {
-        {OPENAI_CHAT, "{}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":null}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":[]}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":[\"hi\"]}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":[{\"content\":\"hi\"}]}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":[{\"role\":7}]}", "messages"},
-        {OPENAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages.content"},
-        {OPENAI_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[7]}]}", "messages.content"},
-        {OPENAI_CHAT, "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[7]}]}",
-         "messages.tool_calls"},
-        {OPENAI_COMPLETIONS, "{}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[\"a\",1]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[-1]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[1.5]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[4294967296]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[[1],[\"a\"],\"b\"]}", "prompt"},
-        {OPENAI_COMPLETIONS, "{\"prompt\":[{}]}", "prompt"},
+        {API_CHAT, "{}", "messages"},
+        {API_CHAT, "{\"messages\":null}", "messages"},
+        {API_CHAT, "{\"messages\":[]}", "messages"},
+        {API_CHAT, "{\"messages\":[\"hi\"]}", "messages"},
+        {API_CHAT, "{\"messages\":[{\"content\":\"hi\"}]}", "messages"},
+        {API_CHAT, "{\"messages\":[{\"role\":7}]}", "messages"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":7}]}", "messages.content"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[7]}]}", "messages.content"},
+        {API_CHAT, "{\"messages\":[{\"role\":\"a\",\"tool_calls\":[7]}]}", "messages.tool_calls"},
+        {API_COMPLETIONS, "{}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[\"a\",1]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[-1]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[1.5]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[4294967296]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[[1],[\"a\"],\"b\"]}", "prompt"},
+        {API_COMPLETIONS, "{\"prompt\":[{}]}", "prompt"},
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
@@ -390,7 +389,7 @@ Test(prompt_stream, a_limit_on_blocks_keeps_the_first_ones)
 {
     struct prompt_world world;
     struct prompt_blocks few;
-    prompt_world_init(&world, OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG LONG LONG LONG "\"}");
+    prompt_world_init(&world, API_COMPLETIONS, "{\"prompt\":\"" LONG LONG LONG LONG "\"}");
     cr_assert(eq(sz, world.prompt.block_count, 5));
 
     for (size_t max = 0; max <= 6; max++) {
@@ -409,7 +408,7 @@ Test(prompt_stream, an_arena_too_small_is_out_of_memory)
     struct prompt_world world;
     struct prompt_blocks out;
     struct arena arena;
-    prompt_world_init(&world, OPENAI_COMPLETIONS, "{\"prompt\":\"" LONG "\"}");
+    prompt_world_init(&world, API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}");
     arena_init(&arena, 16);
 
     int status =

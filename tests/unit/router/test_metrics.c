@@ -63,8 +63,8 @@ Test(metrics, what_is_bumped_is_what_is_shown)
     struct metrics_world world;
     metrics_world_init(&world);
 
-    world.stats.requests_total[REQUEST_API_CHAT][STATUS_CLASS_2XX][END_OK] = 7;
-    world.stats.requests_total[REQUEST_API_OTHER][STATUS_CLASS_NONE][END_CLIENT_ABORT] = 2;
+    world.stats.requests_total[API_CHAT][STATUS_CLASS_2XX][END_OK] = 7;
+    world.stats.requests_total[API_OTHER][STATUS_CLASS_NONE][END_CLIENT_ABORT] = 2;
     world.stats.retries_total[RETRY_WORKER_DIED] = 3;
     world.stats.client_connections = 5;
     histogram_observe(&world.stats.ttft_seconds, 0.03);
@@ -125,7 +125,7 @@ Test(metrics, promtool_has_nothing_to_say)
 
     struct metrics_world world;
     metrics_world_init(&world);
-    world.stats.requests_total[REQUEST_API_CHAT][STATUS_CLASS_5XX][END_UPSTREAM_TRUNCATED] = 1;
+    world.stats.requests_total[API_CHAT][STATUS_CLASS_5XX][END_UPSTREAM_TRUNCATED] = 1;
     for (uint32_t i = 0; i < 2; i++)
         worker_set_at(world.workers, i)->report.is_known = true;
 

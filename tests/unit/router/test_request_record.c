@@ -116,7 +116,7 @@ Test(request_record, one_that_no_worker_saw_has_only_what_is_known)
 {
     struct record_world world;
     record_world_init(&world, LOG_INFO);
-    world.record.api = REQUEST_API_OTHER;
+    world.record.api = API_OTHER;
     world.record.status = 404;
     world.record.end = END_CLIENT_ERROR;
     world.record.phase = ABORT_READ;
@@ -146,7 +146,7 @@ static uint64_t requests_total(const struct router_stats *stats)
 {
     uint64_t sum = 0;
 
-    for (size_t api = 0; api < REQUEST_API_COUNT; api++)
+    for (size_t api = 0; api < API_COUNT; api++)
         for (size_t status = 0; status < STATUS_CLASS_COUNT; status++)
             for (size_t end = 0; end < END_REASON_COUNT; end++)
                 sum += stats->requests_total[api][status][end];
@@ -158,7 +158,7 @@ Test(request_record, every_end_has_a_counter_of_its_own)
     for (int end = 0; end < END_REASON_COUNT; end++) {
         struct record_world world;
         record_world_init(&world, LOG_ERROR);
-        world.record.api = REQUEST_API_COMPLETIONS;
+        world.record.api = API_COMPLETIONS;
         world.record.status = 502;
         world.record.end = (enum end_reason)end;
         world.record.phase = ABORT_SEND;
@@ -167,8 +167,7 @@ Test(request_record, every_end_has_a_counter_of_its_own)
 
         const struct router_stats *stats = &world.relay->stats;
         cr_assert(eq(u64, requests_total(stats), 1));
-        cr_assert(
-            eq(u64, stats->requests_total[REQUEST_API_COMPLETIONS][STATUS_CLASS_5XX][end], 1));
+        cr_assert(eq(u64, stats->requests_total[API_COMPLETIONS][STATUS_CLASS_5XX][end], 1));
         cr_assert(eq(u64, stats->client_aborts_total[ABORT_SEND], end == END_CLIENT_ABORT));
         cr_assert(eq(u64, stats->truncated_streams_total, end == END_UPSTREAM_TRUNCATED));
         record_world_release(&world);

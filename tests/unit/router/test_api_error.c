@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -13,9 +13,9 @@
 
 enum { TEXT_BYTES_MAX = 4096 };
 
-typedef int write_fn(struct buf *buf, const struct openai_error *error);
+typedef int write_fn(struct buf *buf, const struct api_error *error);
 
-static void expect(write_fn *write, const struct openai_error *error, const char *text)
+static void expect(write_fn *write, const struct api_error *error, const char *text)
 {
     struct buf buf;
     buf_init(&buf, TEXT_BYTES_MAX);
@@ -27,19 +27,19 @@ static void expect(write_fn *write, const struct openai_error *error, const char
     buf_release(&buf);
 }
 
-TestSuite(openai_error, .fini = leak_check);
+TestSuite(api_error, .fini = leak_check);
 
-Test(openai_error, all_four_keys_are_there)
+Test(api_error, all_four_keys_are_there)
 {
-    expect(openai_error_write, &(struct openai_error){404, "model_not_found", "model", "None."},
+    expect(api_error_write, &(struct api_error){404, "model_not_found", "model", "None."},
            "{\"error\":{\"message\":\"None.\",\"type\":\"invalid_request_error\","
            "\"param\":\"model\",\"code\":\"model_not_found\"}}");
-    expect(openai_error_write, &(struct openai_error){500, NULL, NULL, "Ours."},
+    expect(api_error_write, &(struct api_error){500, NULL, NULL, "Ours."},
            "{\"error\":{\"message\":\"Ours.\",\"type\":\"server_error\",\"param\":null,"
            "\"code\":null}}");
 }
 
-Test(openai_error, the_type_follows_from_the_status)
+Test(api_error, the_type_follows_from_the_status)
 {
     static const struct {
         int status;
@@ -55,12 +55,12 @@ Test(openai_error, the_type_follows_from_the_status)
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
-        struct openai_error error = {rows[i].status, "c", NULL, "m"};
+        struct api_error error = {rows[i].status, "c", NULL, "m"};
         struct buf buf;
         char type[64];
         buf_init(&buf, TEXT_BYTES_MAX);
 
-        cr_assert(eq(int, openai_error_write(&buf, &error), 0));
+        cr_assert(eq(int, api_error_write(&buf, &error), 0));
         cr_assert(eq(int, buf_append(&buf, slice_of("", 1)), 0));
 
         cr_assert(eq(
@@ -70,23 +70,23 @@ Test(openai_error, the_type_follows_from_the_status)
     }
 }
 
-Test(openai_error, text_is_escaped_so_that_an_event_stays_one_line)
+Test(api_error, text_is_escaped_so_that_an_event_stays_one_line)
 {
-    expect(openai_error_write_event,
-           &(struct openai_error){502, "upstream_closed", NULL, "a \"b\"\r\n\\c"},
+    expect(api_error_write_event,
+           &(struct api_error){502, "upstream_closed", NULL, "a \"b\"\r\n\\c"},
            "data: {\"error\":{\"message\":\"a \\\"b\\\"\\r\\n\\\\c\",\"type\":\"server_error\","
            "\"param\":null,\"code\":\"upstream_closed\"}}\n\n");
 }
 
-Test(openai_error, a_text_that_does_not_fit_is_an_error)
+Test(api_error, a_text_that_does_not_fit_is_an_error)
 {
-    struct openai_error error = {500, "code", NULL, "a message"};
+    struct api_error error = {500, "code", NULL, "a message"};
 
     for (size_t max = 0; max < 70; max++) {
         struct buf buf;
         buf_init(&buf, max);
 
-        cr_assert(eq(int, openai_error_write(&buf, &error), -ENOBUFS), "%zu", max);
+        cr_assert(eq(int, api_error_write(&buf, &error), -ENOBUFS), "%zu", max);
 
         buf_release(&buf);
     }

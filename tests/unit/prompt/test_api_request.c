@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 #include "tests/support/leak_check.h"
 
 #include <criterion/criterion.h>
@@ -12,17 +12,17 @@
 struct request_world {
     struct json_scanner *scanner;
     char body[1024];
-    struct openai_request request;
-    struct openai_fault fault;
+    struct api_request request;
+    struct api_fault fault;
 };
 
-static int parse(struct request_world *world, enum openai_api api, const char *body)
+static int parse(struct request_world *world, enum api api, const char *body)
 {
     memset(world, 0, sizeof *world);
     world->scanner = json_scanner_create();
     snprintf(world->body, sizeof world->body - JSON_PADDING, "%s", body);
-    return openai_request_parse(api, world->scanner, slice_of_string(world->body), &world->request,
-                                &world->fault);
+    return api_request_parse(api, world->scanner, slice_of_string(world->body), &world->request,
+                             &world->fault);
 }
 
 static void release(struct request_world *world)
@@ -30,13 +30,13 @@ static void release(struct request_world *world)
     json_scanner_destroy(world->scanner);
 }
 
-TestSuite(openai_request, .fini = leak_check);
+TestSuite(api_request, .fini = leak_check);
 
-Test(openai_request, reads_what_the_router_acts_on)
+Test(api_request, reads_what_the_router_acts_on)
 {
     struct request_world world;
 
-    int status = parse(&world, OPENAI_CHAT,
+    int status = parse(&world, API_CHAT,
                        " {\"model\":\"tiny\",\"stream\":true,\"stream_options\":"
                        "{\"include_usage\":true},\"n\":2,\"max_tokens\":9,\"messages\":[]}");
 
@@ -54,11 +54,11 @@ Test(openai_request, reads_what_the_router_acts_on)
     release(&world);
 }
 
-Test(openai_request, nulls_and_unknown_fields_are_as_good_as_absent)
+Test(api_request, nulls_and_unknown_fields_are_as_good_as_absent)
 {
     struct request_world world;
 
-    int status = parse(&world, OPENAI_CHAT,
+    int status = parse(&world, API_CHAT,
                        "{\"model\":null,\"stream\":null,\"n\":null,\"max_tokens\":null,"
                        "\"messages\":null,\"tools\":null,\"brand_new\":{\"a\":[1]}}");
 
@@ -71,18 +71,18 @@ Test(openai_request, nulls_and_unknown_fields_are_as_good_as_absent)
     release(&world);
 }
 
-Test(openai_request, an_empty_object_is_known_as_such)
+Test(api_request, an_empty_object_is_known_as_such)
 {
     struct request_world world;
 
-    cr_assert(eq(int, parse(&world, OPENAI_CHAT, "\n{ }"), 0));
+    cr_assert(eq(int, parse(&world, API_CHAT, "\n{ }"), 0));
 
     cr_assert(world.request.is_object_empty);
     cr_assert(eq(sz, world.request.object_start, 1));
     release(&world);
 }
 
-Test(openai_request, what_cannot_be_meant_is_refused_with_its_field)
+Test(api_request, what_cannot_be_meant_is_refused_with_its_field)
 {
     static const struct {
         const char *body;
@@ -112,7 +112,7 @@ Test(openai_request, what_cannot_be_meant_is_refused_with_its_field)
     for (size_t i = 0; i < array_count(rows); i++) {
         struct request_world world;
 
-        int status = parse(&world, OPENAI_CHAT, rows[i].body);
+        int status = parse(&world, API_CHAT, rows[i].body);
 
         cr_assert(eq(int, status, -EINVAL), "%s", rows[i].body);
         cr_assert(eq(str, (char *)world.fault.code, (char *)rows[i].code), "%s", rows[i].body);
@@ -122,11 +122,11 @@ Test(openai_request, what_cannot_be_meant_is_refused_with_its_field)
     }
 }
 
-Test(openai_request, a_fault_says_where_and_never_quotes_the_input)
+Test(api_request, a_fault_says_where_and_never_quotes_the_input)
 {
     struct request_world world;
 
-    int status = parse(&world, OPENAI_CHAT, "{\"model\":\"canary-7361\" x}");
+    int status = parse(&world, API_CHAT, "{\"model\":\"canary-7361\" x}");
 
     cr_assert(eq(int, status, -EINVAL));
     cr_assert(strstr(world.fault.message, "byte 23") != NULL, "%s", world.fault.message);
@@ -134,7 +134,7 @@ Test(openai_request, a_fault_says_where_and_never_quotes_the_input)
     release(&world);
 }
 
-Test(openai_request, prompts_are_counted_in_all_four_forms)
+Test(api_request, prompts_are_counted_in_all_four_forms)
 {
     static const struct {
         const char *body;
@@ -155,7 +155,7 @@ Test(openai_request, prompts_are_counted_in_all_four_forms)
     for (size_t i = 0; i < array_count(rows); i++) {
         struct request_world world;
 
-        cr_assert(eq(int, parse(&world, OPENAI_COMPLETIONS, rows[i].body), 0));
+        cr_assert(eq(int, parse(&world, API_COMPLETIONS, rows[i].body), 0));
 
         cr_assert(eq(u32, world.request.prompt_count, rows[i].prompt_count), "%s", rows[i].body);
         cr_assert(eq(int, world.request.is_token_prompt, rows[i].is_token_prompt));
@@ -165,7 +165,7 @@ Test(openai_request, prompts_are_counted_in_all_four_forms)
     }
 }
 
-Test(openai_request, usage_is_asked_for_only_where_the_client_left_the_question_open)
+Test(api_request, usage_is_asked_for_only_where_the_client_left_the_question_open)
 {
     static const struct {
         const char *body;
@@ -182,15 +182,15 @@ Test(openai_request, usage_is_asked_for_only_where_the_client_left_the_question_
     for (size_t i = 0; i < array_count(rows); i++) {
         struct request_world world;
         struct request_world spliced;
-        cr_assert(eq(int, parse(&world, OPENAI_CHAT, rows[i].body), 0));
+        cr_assert(eq(int, parse(&world, API_CHAT, rows[i].body), 0));
 
-        struct slice splice = openai_request_usage_splice(&world.request);
+        struct slice splice = api_request_usage_splice(&world.request);
 
         cr_assert(eq(int, splice.len > 0, rows[i].wants_splice), "%s", rows[i].body);
         if (splice.len > 0) {
             char body[256];
             snprintf(body, sizeof body, "{%.*s%s", (int)splice.len, splice.ptr, rows[i].body + 1);
-            cr_assert(eq(int, parse(&spliced, OPENAI_CHAT, body), 0));
+            cr_assert(eq(int, parse(&spliced, API_CHAT, body), 0));
             cr_assert(spliced.request.wants_usage);
             cr_assert(spliced.request.is_stream);
             release(&spliced);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * openai_request: what the router reads of a body of the OpenAI API (chat completions and
+ * api_request: what the router reads of a body of the OpenAI API (chat completions and
  * completions): the model, how the answer will come, and where usage may be asked for. Everything
  * else passes untouched. Unknown fields and nulls are fine; a field we act on with a wrong type, or
  * written twice, is an error. Pure; any thread.
  */
-#ifndef ROUTER_API_OPENAI_REQUEST_H
-#define ROUTER_API_OPENAI_REQUEST_H
+#ifndef ROUTER_API_API_REQUEST_H
+#define ROUTER_API_API_REQUEST_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,11 +16,10 @@
 #include "backends/json/json_scan.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
+#include "router/api/api.h"
 
-enum openai_api { OPENAI_CHAT, OPENAI_COMPLETIONS, OPENAI_API_COUNT };
-
-struct openai_request {
-    enum openai_api api;
+struct api_request {
+    enum api api;
     struct slice model; /* {NULL, 0} when absent or null; lives with the scanner */
     bool is_stream;
     bool has_stream_options;    /* the client wrote stream_options, whatever is in it */
@@ -36,7 +35,7 @@ struct openai_request {
     struct json_value root;
 };
 
-struct openai_fault {
+struct api_fault {
     const char *code;  /* "invalid_json", "invalid_type", "missing_field", ... */
     char param[64];    /* the field, or "" */
     char message[256]; /* says what is wrong, where, and what to do; never the input's own text */
@@ -46,15 +45,14 @@ struct openai_fault {
  * body needs JSON_PADDING readable bytes behind it. -EINVAL: fault says why (answer 400); -ENOMEM.
  * The request's slices and values live until the scanner's next use.
  */
-MUST_CHECK int openai_request_parse(enum openai_api api, struct json_scanner *scanner,
-                                    struct slice body, struct openai_request *request,
-                                    struct openai_fault *fault);
+MUST_CHECK int api_request_parse(enum api api, struct json_scanner *scanner, struct slice body,
+                                 struct api_request *request, struct api_fault *fault);
 
 /*
  * The text to splice in right behind the body's first '{' so that the engine reports usage of a
  * stream: `"stream_options":{"include_usage":true},` Empty where nothing needs asking: no stream,
  * usage asked for already, or the client wrote stream_options itself.
  */
-struct slice openai_request_usage_splice(const struct openai_request *request);
+struct slice api_request_usage_splice(const struct api_request *request);
 
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * openai_error: errors in the form that OpenAI's clients read. Pure; any thread.
+ * api_error: errors in the form that OpenAI's clients read. Pure; any thread.
  */
-#ifndef ROUTER_API_OPENAI_ERROR_H
-#define ROUTER_API_OPENAI_ERROR_H
+#ifndef ROUTER_API_API_ERROR_H
+#define ROUTER_API_API_ERROR_H
 
 #include "backends/runtime/buf.h"
 #include "backends/runtime/must_check.h"
 
-struct openai_error {
+struct api_error {
     int status;
     const char *code;    /* machine word */
     const char *param;   /* the field at fault, or NULL */
@@ -17,9 +17,9 @@ struct openai_error {
 };
 
 /* {"error":{"message":...,"type":...,"param":...,"code":...}}; the type follows from the status. */
-MUST_CHECK int openai_error_write(struct buf *buf, const struct openai_error *error);
+MUST_CHECK int api_error_write(struct buf *buf, const struct api_error *error);
 
 /* The same as the last event of a stream: "data: {...}\n\n". */
-MUST_CHECK int openai_error_write_event(struct buf *buf, const struct openai_error *error);
+MUST_CHECK int api_error_write_event(struct buf *buf, const struct api_error *error);
 
 #endif

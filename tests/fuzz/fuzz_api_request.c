@@ -24,21 +24,21 @@ static void check_blocks(const struct prompt_blocks *prompt)
     assert(end <= prompt->bytes);
 }
 
-static void check_fault(const struct openai_fault *fault)
+static void check_fault(const struct api_fault *fault)
 {
     assert(fault->code != NULL && fault->code[0] != '\0');
     assert(strlen(fault->message) > 0);
 }
 
-static void run(enum openai_api api, struct slice body)
+static void run(enum api api, struct slice body)
 {
     static const uint8_t secret[BLOCK_CHAIN_SECRET_BYTES] = {1, 2, 3};
     struct json_scanner *scanner = json_scanner_create();
-    struct openai_request request;
-    struct openai_fault fault;
+    struct api_request request;
+    struct api_fault fault;
     struct prompt_blocks prompt;
     struct arena arena;
-    int status = openai_request_parse(api, scanner, body, &request, &fault);
+    int status = api_request_parse(api, scanner, body, &request, &fault);
 
     arena_init(&arena, ARENA_BYTES);
     if (status == 0) {
@@ -58,8 +58,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *body = fuzz_padded(data, size, JSON_PADDING);
 
-    run(OPENAI_CHAT, slice_of(body, size));
-    run(OPENAI_COMPLETIONS, slice_of(body, size));
+    run(API_CHAT, slice_of(body, size));
+    run(API_COMPLETIONS, slice_of(body, size));
     free(body);
     return 0;
 }

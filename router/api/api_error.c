@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/api/openai_error.h"
+#include "router/api/api_error.h"
 
 #include "backends/json/json_write.h"
 
@@ -31,7 +31,7 @@ static int write_member(struct buf *buf, const char *name, const char *value)
                          : buf_append(buf, SLICE("null"));
 }
 
-int openai_error_write(struct buf *buf, const struct openai_error *error)
+int api_error_write(struct buf *buf, const struct api_error *error)
 {
     const struct {
         const char *before, *name, *value;
@@ -51,11 +51,11 @@ int openai_error_write(struct buf *buf, const struct openai_error *error)
     return status < 0 ? status : buf_append(buf, SLICE("}}"));
 }
 
-int openai_error_write_event(struct buf *buf, const struct openai_error *error)
+int api_error_write_event(struct buf *buf, const struct api_error *error)
 {
     int status = buf_append(buf, SLICE("data: "));
 
     if (status == 0)
-        status = openai_error_write(buf, error);
+        status = api_error_write(buf, error);
     return status < 0 ? status : buf_append(buf, SLICE("\n\n"));
 }

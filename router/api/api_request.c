@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/api/openai_request.h"
+#include "router/api/api_request.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -64,7 +64,7 @@ static const struct field_row {
 };
 _Static_assert(array_count(rows) == FIELD_COUNT, "every field has a row");
 
-static int refuse(struct openai_fault *fault, const char *code, struct slice param)
+static int refuse(struct api_fault *fault, const char *code, struct slice param)
 {
     fault->code = code;
     snprintf(fault->param, sizeof fault->param, "%.*s", (int)param.len, param.ptr);
@@ -82,7 +82,7 @@ static enum field find_field(struct slice key)
 
 /* Fills values[] with the members we act on. */
 static int collect(struct json_value root, struct json_value values[FIELD_COUNT],
-                   struct openai_fault *fault)
+                   struct api_fault *fault)
 {
     struct json_iterator members = json_iterate(root);
     struct json_member member;
@@ -145,7 +145,7 @@ static bool is_number(struct json_value value)
 }
 
 /* The four forms of a prompt: text, texts, ids, arrays of ids. */
-static void read_prompt(struct json_value prompt, struct openai_request *request)
+static void read_prompt(struct json_value prompt, struct api_request *request)
 {
     struct json_iterator elements = json_iterate(prompt);
     struct json_value first;
@@ -161,8 +161,8 @@ static void read_prompt(struct json_value prompt, struct openai_request *request
     request->is_token_prompt = json_type(first) == JSON_ARRAY;
 }
 
-static int read_stream_options(struct json_value options, struct openai_request *request,
-                               struct openai_fault *fault)
+static int read_stream_options(struct json_value options, struct api_request *request,
+                               struct api_fault *fault)
 {
     struct json_value include = json_get(options, "include_usage");
     enum json_type type = json_type(include);
@@ -177,7 +177,7 @@ static int read_stream_options(struct json_value options, struct openai_request 
 }
 
 /* Only an answer that the next prompt holds word for word, behind this one, is worth learning. */
-static bool is_answer_learnable(const struct openai_request *request,
+static bool is_answer_learnable(const struct api_request *request,
                                 const struct json_value values[FIELD_COUNT])
 {
     struct json_value generation = values[FIELD_ADD_GENERATION_PROMPT];
@@ -189,8 +189,8 @@ static bool is_answer_learnable(const struct openai_request *request,
            (suffix == JSON_NONE || suffix == JSON_NULL);
 }
 
-static int scan_body(struct json_scanner *scanner, struct slice body,
-                     struct openai_request *request, struct openai_fault *fault)
+static int scan_body(struct json_scanner *scanner, struct slice body, struct api_request *request,
+                     struct api_fault *fault)
 {
     struct parse_error error;
     int status = json_scan(scanner, body, &request->root, &error);
@@ -209,15 +209,15 @@ static int scan_body(struct json_scanner *scanner, struct slice body,
     return 0;
 }
 
-int openai_request_parse(enum openai_api api, struct json_scanner *scanner, struct slice body,
-                         struct openai_request *request, struct openai_fault *fault)
+int api_request_parse(enum api api, struct json_scanner *scanner, struct slice body,
+                      struct api_request *request, struct api_fault *fault)
 {
     struct json_value values[FIELD_COUNT] = {{0}};
     uint64_t tokens_max;
     int status;
 
-    *request = (struct openai_request){.api = api};
-    *fault = (struct openai_fault){.code = ""};
+    *request = (struct api_request){.api = api};
+    *fault = (struct api_fault){.code = ""};
     if ((status = scan_body(scanner, body, request, fault)) < 0 ||
         (status = collect(request->root, values, fault)) < 0 ||
         (status = read_stream_options(values[FIELD_STREAM_OPTIONS], request, fault)) < 0)
@@ -227,7 +227,7 @@ int openai_request_parse(enum openai_api api, struct json_scanner *scanner, stru
     request->is_stream = json_bool(values[FIELD_STREAM]);
     request->choice_count = choice_count(values);
     request->prompt_count = 1;
-    if (api == OPENAI_COMPLETIONS)
+    if (api == API_COMPLETIONS)
         read_prompt(values[FIELD_PROMPT], request);
     tokens_max = count_of(values[FIELD_MAX_COMPLETION_TOKENS]);
     request->answer_tokens_max = tokens_max > 0 ? tokens_max : count_of(values[FIELD_MAX_TOKENS]);
@@ -238,7 +238,7 @@ int openai_request_parse(enum openai_api api, struct json_scanner *scanner, stru
     return 0;
 }
 
-struct slice openai_request_usage_splice(const struct openai_request *request)
+struct slice api_request_usage_splice(const struct api_request *request)
 {
     if (!request->is_stream || request->has_stream_options)
         return SLICE("");
