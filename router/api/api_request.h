@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * api_request: what the router reads of a body of the OpenAI API (chat completions and
- * completions): the model, how the answer will come, and where usage may be asked for. Everything
- * else passes untouched. Unknown fields and nulls are fine; a field we act on with a wrong type, or
- * written twice, is an error. Pure; any thread.
+ * api_request: what the router reads of a body, whatever its API: the model, how the answer will
+ * come, what ties it to earlier requests, and where usage may be asked for. Everything else passes
+ * untouched. Unknown fields and nulls are fine; a field we act on with a wrong type, or written
+ * twice, is an error. Pure; any thread.
  */
 #ifndef ROUTER_API_API_REQUEST_H
 #define ROUTER_API_API_REQUEST_H
@@ -26,11 +26,20 @@ struct api_request {
     bool wants_usage;           /* stream_options.include_usage is true */
     uint32_t choice_count;      /* n, or best_of when larger; 1 by default */
     uint32_t prompt_count;      /* completions: prompts in one body; chat: 1 */
-    uint64_t answer_tokens_max; /* max_completion_tokens or max_tokens; 0 when absent */
+    uint64_t answer_tokens_max; /* as the API calls it: max_completion_tokens, max_tokens,
+                                   max_output_tokens; 0 when absent */
     bool is_token_prompt;       /* completions: the prompt is token ids, not text */
-    bool continues_message;     /* continue_final_message: the last message is left open */
-    bool is_answer_learnable;   /* one answer that the next turn's prompt continues from */
-    size_t object_start;        /* offset of the body's first '{' */
+    /* responses; {NULL, 0} when absent or null: the prompt begins with what an engine remembers */
+    struct slice previous_response_id;
+    bool is_background; /* responses: answered at once, the engine works on; poll it by id */
+    bool is_stored;     /* responses: the engine remembers the answer by its id, unless store is
+                           false */
+    /* What ties the requests of one conversation, or one user, together: names the worker where
+     * nothing better does. {NULL, 0} when the body has none. */
+    struct slice session_key;
+    bool continues_message;   /* continue_final_message: the last message is left open */
+    bool is_answer_learnable; /* one answer that the next turn's prompt continues from */
+    size_t object_start;      /* offset of the body's first '{' */
     bool is_object_empty;
     struct json_value root;
 };
@@ -42,6 +51,7 @@ struct api_fault {
 };
 
 /*
+ * For every API with a body: chat to detokenize in api.h.
  * body needs JSON_PADDING readable bytes behind it. -EINVAL: fault says why (answer 400); -ENOMEM.
  * The request's slices and values live until the scanner's next use.
  */
