@@ -178,13 +178,15 @@ void exchange_fail(struct exchange *exchange, const struct api_error *error, enu
     bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
                        !exchange->is_client_lost && stream_filter_is_at_boundary(&exchange->filter);
     bool was_relayed = exchange->state == EXCHANGE_RELAY;
+    uint64_t sequence_number =
+        exchange->answer.has_sequence_number ? exchange->answer.sequence_number + 1 : 0;
 
     client->record.phase = phases[exchange->state];
     exchange_destroy(exchange);
     if (!was_relayed)
         client_conn_answer_error(client, error, &more, reason);
     else if (takes_event)
-        client_conn_end_stream(client, error, reason);
+        client_conn_end_stream(client, error, sequence_number, reason);
     else
         client_conn_cut(client, reason);
 }

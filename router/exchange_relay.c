@@ -118,6 +118,7 @@ static bool is_replaced(struct slice name)
 {
     return slice_eq_nocase(name, SLICE("Content-Length")) ||
            slice_eq_nocase(name, SLICE("X-Request-Id")) ||
+           slice_eq_nocase(name, SLICE("Request-Id")) ||
            slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
 }
 
@@ -162,8 +163,7 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
     if (status == 0)
         status = http_write_passed_headers(buf, head, is_replaced);
     if (status == 0)
-        status = http_write_header(buf, SLICE("x-request-id"),
-                                   slice_of_string(client->record.request_id));
+        status = client_conn_write_request_id(buf, client);
     if (status == 0)
         status = http_write_header(buf, SLICE("x-samovar-worker"),
                                    slice_of_string(exchange->worker->name));
