@@ -86,6 +86,7 @@ static void *begin(struct client_conn *client)
     buf_init(&exchange->head, CLIENT_HEAD_BYTES_MAX);
     buf_init(&exchange->answer_body, EXCHANGE_ANSWER_BODY_BYTES_MAX);
     exchange->history.retry_count_max = client->relay->config.retry_count_max;
+    exchange->history.is_repeatable = api_work(exchange->api) == API_WORK_COMPUTE;
     client->relay->stats.requests_in_flight++;
     retry_budget_earn(&client->relay->retry_budget);
     if (head->content_length > 0 &&
@@ -270,7 +271,7 @@ static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failur
 
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
-    exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    exchange->history.death_count += retry_failure_was_begun(failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
