@@ -25,21 +25,23 @@ struct api_request {
     bool has_stream_options;    /* the client wrote stream_options, whatever is in it */
     bool wants_usage;           /* stream_options.include_usage is true */
     uint32_t choice_count;      /* n, or best_of when larger; 1 by default */
-    uint32_t prompt_count;      /* completions: prompts in one body; chat: 1 */
-    uint64_t answer_tokens_max; /* as the API calls it: max_completion_tokens, max_tokens,
-                                   max_output_tokens; 0 when absent */
+    uint32_t prompt_count;      /* completions: prompts in one body; else 1 */
+    uint64_t answer_tokens_max; /* max_completion_tokens, max_tokens or max_output_tokens; 0 when
+                                   absent */
     bool is_token_prompt;       /* completions: the prompt is token ids, not text */
-    /* responses; {NULL, 0} when absent or null: the prompt begins with what an engine remembers */
-    struct slice previous_response_id;
-    bool is_background; /* responses: answered at once, the engine works on; poll it by id */
-    bool is_stored;     /* responses: the engine remembers the answer by its id, unless store is
-                           false */
-    /* What ties the requests of one conversation, or one user, together: names the worker where
-     * nothing better does. {NULL, 0} when the body has none. */
+    bool continues_message;     /* the last message is left open: by continue_final_message, as an
+                                   item in progress, as an assistant message at the end (messages) */
+    bool is_answer_learnable;   /* one answer that the next turn's prompt continues from */
+    struct slice previous_response_id; /* responses; {NULL, 0} when absent or null */
+    bool continues_state;              /* responses: the prompt begins with what an engine holds, by
+                                          previous_response_id, conversation or prompt template */
+    bool is_background; /* responses: answered at once, the engine works on; polled by id */
+    bool is_stored;     /* responses: the client expects to find the answer by its id later;
+                           true unless store is false. An engine may have its store off. */
+    /* What ties the requests of one conversation, or else of one user, together, to choose a worker
+     * by where nothing better is known. {NULL, 0} when the body has none. */
     struct slice session_key;
-    bool continues_message;   /* continue_final_message: the last message is left open */
-    bool is_answer_learnable; /* one answer that the next turn's prompt continues from */
-    size_t object_start;      /* offset of the body's first '{' */
+    size_t object_start; /* offset of the body's first '{' */
     bool is_object_empty;
     struct json_value root;
 };
