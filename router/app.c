@@ -150,6 +150,8 @@ static void stop(struct app *app)
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
     each_client(&app->relay, client_conn_kill);
+    thread_pool_close(app->relay.parse_threads);
+    app->relay.parse_threads = NULL;
     health_close(app->health, NULL, NULL);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
@@ -347,6 +349,27 @@ static void make_knowledge(struct app *app, const struct router_options *options
            relay->scanner != NULL && relay->policy_state != NULL);
 }
 
+static int start_parse_threads(struct app *app, const struct router_options *options)
+{
+    struct thread_pool_config config = {
+        .thread_count = (uint32_t)options->parse_thread_count,
+        .job_count_max = (uint32_t)options->parse_queue_max,
+        .contexts = app->parse_scanners,
+    };
+
+    if (config.thread_count == 0)
+        return EXIT_CODE_OK;
+    for (uint32_t i = 0; i < config.thread_count; i++)
+        app->parse_scanners[i] = json_scanner_create();
+    app->relay.parse_threads = thread_pool_create(&app->io.loop, config);
+    if (app->relay.parse_threads == NULL) {
+        fprintf(stderr, "samovar-router: the system has no threads to give (option "
+                        "--parse-thread-count)\n");
+        return EXIT_CODE_FAILED;
+    }
+    return EXIT_CODE_OK;
+}
+
 /* Each stream takes two descriptors: take what the system allows. */
 static void raise_descriptor_limit(void)
 {
@@ -413,7 +436,9 @@ int app_init(struct app *app, const struct router_options *options)
     start_handles(app);
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
         log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
-    code = add_workers(app, options);
+    code = start_parse_threads(app, options);
+    if (code == EXIT_CODE_OK)
+        code = add_workers(app, options);
     if (code == EXIT_CODE_OK)
         code = listen_on(app, options);
     start_health(app, options); /* of the workers that are there by now */
@@ -434,6 +459,8 @@ void app_release(struct app *app)
     relay->policy->destroy(relay->policy_state);
     json_scanner_destroy(relay->scanner);
     response_table_destroy(relay->responses);
+    for (size_t i = 0; i < array_count(app->parse_scanners); i++)
+        json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);

@@ -16,9 +16,9 @@
 /*
  * DESIGN
  *
- *   READ --> ROUTE --> CONNECT --> SEND --> RELAY --> DONE
- *              ^          |          |
- *              +- retry --+----------+          (and from every state: --> DONE)
+ *   READ --> PARSE --> ROUTE --> CONNECT --> SEND --> RELAY --> DONE
+ *                        ^          |          |
+ *                        +- retry --+----------+          (and from every state: --> DONE)
  *
  * Until RELAY nothing has gone to the client, so an attempt may fail and another one begin; the
  * body is kept for that long. From RELAY on the client has bytes, and the only ends are the
@@ -35,20 +35,22 @@ enum {
 
 /* clang-format off */
 static const signed char moves[EXCHANGE_STATE_COUNT][EXCHANGE_EVENT_COUNT] = {
-    /* state \ event        READ            CHOSEN            SENT           ANSWERED        RETRY           END */
-    [EXCHANGE_READ]    = { EXCHANGE_ROUTE, -1,               -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_ROUTE]   = { -1,             EXCHANGE_CONNECT, -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_CONNECT] = { -1,             -1,               EXCHANGE_SEND, -1,             EXCHANGE_ROUTE, EXCHANGE_DONE },
-    [EXCHANGE_SEND]    = { -1,             -1,               -1,            EXCHANGE_RELAY, EXCHANGE_ROUTE, EXCHANGE_DONE },
-    [EXCHANGE_RELAY]   = { -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_DONE]    = { -1,             -1,               -1,            -1,             -1,             -1            },
+    /* state \ event        READ            PARSED          CHOSEN            SENT           ANSWERED        RETRY           END */
+    [EXCHANGE_READ]    = { EXCHANGE_PARSE, -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_PARSE]   = { -1,             EXCHANGE_ROUTE, -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_ROUTE]   = { -1,             -1,             EXCHANGE_CONNECT, -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_CONNECT] = { -1,             -1,             -1,               EXCHANGE_SEND, -1,             EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_SEND]    = { -1,             -1,             -1,               -1,            EXCHANGE_RELAY, EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_RELAY]   = { -1,             -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_DONE]    = { -1,             -1,             -1,               -1,            -1,             -1,             -1            },
 };
 /* clang-format on */
 
 static const enum abort_phase phases[] = {
-    [EXCHANGE_READ] = ABORT_READ,       [EXCHANGE_ROUTE] = ABORT_ROUTE,
-    [EXCHANGE_CONNECT] = ABORT_CONNECT, [EXCHANGE_SEND] = ABORT_SEND,
-    [EXCHANGE_RELAY] = ABORT_RELAY,     [EXCHANGE_DONE] = ABORT_RELAY,
+    [EXCHANGE_READ] = ABORT_READ,   [EXCHANGE_PARSE] = ABORT_PARSE,
+    [EXCHANGE_ROUTE] = ABORT_ROUTE, [EXCHANGE_CONNECT] = ABORT_CONNECT,
+    [EXCHANGE_SEND] = ABORT_SEND,   [EXCHANGE_RELAY] = ABORT_RELAY,
+    [EXCHANGE_DONE] = ABORT_RELAY,
 };
 static_assert(array_count(phases) == EXCHANGE_STATE_COUNT, "every state is a phase");
 
@@ -104,6 +106,7 @@ void exchange_destroy(struct exchange *exchange)
 
     if (exchange->state != EXCHANGE_DONE)
         exchange_move(exchange, EXCHANGE_EVENT_END);
+    exchange_leave_parse(exchange);
     exchange_end_attempt(exchange);
     exchange->relay->stats.requests_in_flight--;
     client->work = NULL;
@@ -375,6 +378,7 @@ void exchange_expired(struct deadline *deadline)
                       END_UPSTREAM_TIMEOUT);
         break;
     case EXCHANGE_READ:
+    case EXCHANGE_PARSE:
     case EXCHANGE_ROUTE:
     case EXCHANGE_DONE:
     case EXCHANGE_STATE_COUNT:

@@ -41,7 +41,8 @@ struct worker_set;
 
 #define ABORT_PHASE_ROWS(row)                                                                      \
     row(ABORT_READ, "read")                       /* head and body */                              \
-    row(ABORT_ROUTE, "route")                     /* parse and choice */                           \
+    row(ABORT_PARSE, "parse")                     /* a large body, on a thread */                  \
+    row(ABORT_ROUTE, "route")                     /* choice */                                     \
     row(ABORT_QUEUE, "queue")                                                                      \
     row(ABORT_CONNECT, "connect")                                                                  \
     row(ABORT_SEND, "send")                       /* until the answer's first byte */              \

@@ -24,6 +24,8 @@
 #include "router/response_table.h"
 #include "router/retry.h"
 
+struct thread_pool;
+
 /* One kind of wait each; its length is the option of the same name. */
 enum relay_wait {
     RELAY_WAIT_CLIENT_HEADER,
@@ -69,7 +71,8 @@ struct relay {
     struct response_table *responses;
     const struct policy *policy;
     struct policy_state *policy_state;
-    struct json_scanner *scanner;
+    struct json_scanner *scanner;      /* of the loop thread */
+    struct thread_pool *parse_threads; /* read large bodies; NULL: the loop does */
     struct router_stats stats;
     struct retry_budget retry_budget;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
