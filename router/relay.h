@@ -15,6 +15,7 @@
 #include "backends/outbox.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/option.h"
 #include "backends/worker_set.h"
 #include "hashing/block_chain.h"
 #include "router/metrics.h"
@@ -43,6 +44,8 @@ enum relay_wait {
 
 enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
 
+struct fleet;
+
 /* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between
  * batches, so that all exchanges share it. */
 struct relay_out {
@@ -59,6 +62,8 @@ struct relay_config {
     uint32_t retry_count_max;
     uint64_t worker_cache_tokens; /* 0: as the engine says */
     bool usage_ask;
+    uint32_t panic_percent;             /* see worker_set.h */
+    struct option_list session_headers; /* names; the first that a request has is its session */
 };
 
 struct relay {
@@ -66,6 +71,7 @@ struct relay {
     struct relay_config config;
     struct io_deadlines waits[RELAY_WAIT_COUNT];
     struct worker_set *workers;
+    struct fleet *fleet; /* brings them in and out */
     struct residency_index *index;
     struct residency_guess *guess;
     struct response_table *responses;
