@@ -70,6 +70,7 @@ static void on_worker_state(void *ctx, struct worker *worker)
     if (worker->restart_count != app->restart_counts[worker->index]) {
         app->restart_counts[worker->index] = worker->restart_count;
         residency_guess_forget_worker(app->relay.guess, worker->index);
+        response_table_forget_worker(app->relay.responses, worker->index);
         worker->traits = (struct worker_traits){0};
     }
     if (worker->state == WORKER_DOWN)
@@ -339,12 +340,13 @@ static void make_knowledge(struct app *app, const struct router_options *options
     relay->workers = worker_set_create();
     relay->index = residency_index_create(options->residency_bytes_max);
     relay->guess = relay->index != NULL ? residency_guess_create(relay->index) : NULL;
+    relay->responses = response_table_create(relay->secret, options->response_count_max);
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
     assert(relay->policy != NULL); /* options know only those that exist */
     relay->policy_state = relay->policy->create(seed);
-    assert(relay->workers != NULL && relay->guess != NULL && relay->scanner != NULL &&
-           relay->policy_state != NULL);
+    assert(relay->workers != NULL && relay->guess != NULL && relay->responses != NULL &&
+           relay->scanner != NULL && relay->policy_state != NULL);
 }
 
 static int start_parse_threads(struct app *app, const struct router_options *options)
@@ -456,6 +458,7 @@ void app_release(struct app *app)
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
     relay->policy->destroy(relay->policy_state);
     json_scanner_destroy(relay->scanner);
+    response_table_destroy(relay->responses);
     for (size_t i = 0; i < array_count(app->parse_scanners); i++)
         json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);

@@ -88,6 +88,7 @@ static void *begin(struct client_conn *client)
     buf_init(&exchange->head, CLIENT_HEAD_BYTES_MAX);
     buf_init(&exchange->answer_body, EXCHANGE_ANSWER_BODY_BYTES_MAX);
     exchange->history.retry_count_max = client->relay->config.retry_count_max;
+    exchange->history.is_repeatable = api_work(exchange->api) == API_WORK_COMPUTE;
     client->relay->stats.requests_in_flight++;
     retry_budget_earn(&client->relay->retry_budget);
     if (head->content_length > 0 &&
@@ -181,13 +182,15 @@ void exchange_fail(struct exchange *exchange, const struct api_error *error, enu
     bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
                        !exchange->is_client_lost && stream_filter_is_at_boundary(&exchange->filter);
     bool was_relayed = exchange->state == EXCHANGE_RELAY;
+    uint64_t sequence_number =
+        exchange->answer.has_sequence_number ? exchange->answer.sequence_number + 1 : 0;
 
     client->record.phase = phases[exchange->state];
     exchange_destroy(exchange);
     if (!was_relayed)
         client_conn_answer_error(client, error, &more, reason);
     else if (takes_event)
-        client_conn_end_stream(client, error, reason);
+        client_conn_end_stream(client, error, sequence_number, reason);
     else
         client_conn_cut(client, reason);
 }
@@ -271,7 +274,7 @@ static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failur
 
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
-    exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    exchange->history.death_count += retry_failure_was_begun(failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));

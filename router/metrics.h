@@ -19,6 +19,7 @@
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/response_table.h"
 
 struct worker_set;
 
@@ -103,6 +104,7 @@ struct metrics_sources {
     const struct worker_set *workers;
     struct residency_index_stats index;
     struct residency_guess_stats guess;
+    struct response_table_stats responses;
     uint64_t log_dropped_count;
 };
 

@@ -21,6 +21,7 @@
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/response_table.h"
 #include "router/retry.h"
 
 struct thread_pool;
@@ -67,6 +68,7 @@ struct relay {
     struct worker_set *workers;
     struct residency_index *index;
     struct residency_guess *guess;
+    struct response_table *responses;
     const struct policy *policy;
     struct policy_state *policy_state;
     struct json_scanner *scanner;      /* of the loop thread */
