@@ -345,9 +345,9 @@ static int end_head(struct http_reader *reader)
     if (status < 0)
         return status;
     describe(reader);
-    status = begin_body(reader);
+    status = reader->callbacks->on_head(reader->ctx, &reader->head);
     if (status == 0)
-        status = reader->callbacks->on_head(reader->ctx, &reader->head);
+        status = begin_body(reader);
     if (status == 0 && reader->framing == BODY_NONE)
         status = end_message(reader);
     return status;

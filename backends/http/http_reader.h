@@ -21,7 +21,7 @@ enum http_reader_kind { HTTP_READER_REQUESTS, HTTP_READER_ANSWERS };
 struct http_reader_limits {
     size_t head_bytes_max;   /* start line and headers as they came; trailers have as much again */
     size_t target_bytes_max; /* of a request */
-    int64_t body_bytes_max;  /* of a request; answers have no limit */
+    int64_t body_bytes_max;  /* of a request, refused behind on_head; answers have no limit */
 };
 
 /*
