@@ -306,6 +306,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .retry_count_max = (uint32_t)options->retry_count_max,
         .worker_cache_tokens = options->worker_cache_tokens,
         .usage_ask = options->usage_ask,
+        .cors_origins = options->cors_origins,
     };
 }
 

@@ -315,7 +315,15 @@ static void fail_attempt(struct exchange *exchange, enum attempt_failure failure
     };
     static_assert(array_count(ends) == ATTEMPT_FAILURE_COUNT, "every failure has an end");
 
-    exchange_fail(exchange, &ends[failure].error, ends[failure].reason);
+    struct api_error error = ends[failure].error;
+    char message[512];
+
+    if (failure == ATTEMPT_PROTOCOL) {
+        snprintf(message, sizeof message, "%s %s", error.message,
+                 worker_conn_fault(exchange->conn).message);
+        error.message = message;
+    }
+    exchange_fail(exchange, &error, ends[failure].reason);
 }
 
 static void retry(struct exchange *exchange, enum retry_verdict verdict, struct worker *worker)

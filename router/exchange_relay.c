@@ -10,6 +10,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/cors.h"
 #include "router/relay.h"
 
 /*
@@ -119,7 +120,7 @@ static bool is_replaced(struct slice name)
     return slice_eq_nocase(name, SLICE("Content-Length")) ||
            slice_eq_nocase(name, SLICE("X-Request-Id")) ||
            slice_eq_nocase(name, SLICE("Request-Id")) ||
-           slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
+           slice_eq_nocase(name, SLICE("X-Samovar-Worker")) || cors_is_header(name);
 }
 
 /* Where the answer ends: by length, by chunks, or for HTTP/1.0 by the connection's end. */
@@ -167,6 +168,8 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
     if (status == 0)
         status = http_write_header(buf, SLICE("x-samovar-worker"),
                                    slice_of_string(exchange->worker->name));
+    if (status == 0)
+        status = cors_write_headers(buf, &exchange->relay->config.cors_origins, client->head);
     if (status == 0 && exchange->is_sse)
         status = write_stream_headers(buf, head);
     if (status == 0 && head->status >= 400 && exchange->history.was_begun &&

@@ -15,6 +15,7 @@
 #include "backends/outbox.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/option.h"
 #include "backends/worker_set.h"
 #include "hashing/block_chain.h"
 #include "router/metrics.h"
@@ -59,6 +60,7 @@ struct relay_config {
     uint32_t retry_count_max;
     uint64_t worker_cache_tokens; /* 0: as the engine says */
     bool usage_ask;
+    struct option_list cors_origins; /* that may read answers in a browser; borrowed */
 };
 
 struct relay {

@@ -82,6 +82,8 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_text(record->path[0] != '\0' ? "path" : NULL, record->path),
         log_i64("status", record->status),
         log_text("end", end_reason_name(record->end)),
+        log_text(record->error != NULL ? "error" : NULL,
+                 record->error != NULL ? record->error : ""),
         log_text(is_aborted ? "phase" : NULL, abort_phase_name(record->phase)),
         log_text(record->model[0] != '\0' ? "model" : NULL, record->model),
         log_text(is_chosen ? "worker" : NULL, is_chosen ? record->worker : ""),
