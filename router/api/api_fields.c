@@ -2,8 +2,6 @@
 
 #include "router/api/api_fields.h"
 
-#include "router/api/api_request.h"
-
 #include <errno.h>
 #include <stdio.h>
 

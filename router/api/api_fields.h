@@ -11,8 +11,7 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 #include "router/api/api.h"
-
-struct api_fault;
+#include "router/api/api_fault.h"
 
 enum field {
     FIELD_MODEL,

@@ -17,6 +17,7 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 #include "router/api/api.h"
+#include "router/api/api_fault.h"
 
 struct api_request {
     enum api api;
@@ -44,12 +45,6 @@ struct api_request {
     size_t object_start; /* offset of the body's first '{' */
     bool is_object_empty;
     struct json_value root;
-};
-
-struct api_fault {
-    const char *code;  /* "invalid_json", "invalid_type", "missing_field", ... */
-    char param[64];    /* the field, or "" */
-    char message[256]; /* says what is wrong, where, and what to do; never the input's own text */
 };
 
 /*
