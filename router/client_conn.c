@@ -337,12 +337,7 @@ static void refuse_target(struct client_conn *conn)
             &more);
         return;
     }
-    client_conn_refuse(
-        conn, REJECT_NOT_FOUND,
-        &(struct api_error){404, "not_found", NULL,
-                            "There is nothing at this path. Served are /v1/chat/completions, "
-                            "/v1/completions, /v1/models, /health, /readyz and /version."},
-        &more);
+    client_conn_refuse_path(conn, &more);
 }
 
 /* ---- reading ---- */
@@ -394,6 +389,17 @@ static int begin_work(struct client_conn *conn, const struct http_head *head)
     return 0;
 }
 
+/* The id of a stored response opens a conversation to whoever reads it: it stays out of the log. */
+static void note_path(struct client_conn *conn, const struct endpoint *endpoint)
+{
+    struct request_record *record = &conn->record;
+
+    if (endpoint->suffix != NULL)
+        snprintf(record->path, sizeof record->path, "%s{id}%s", endpoint->path, endpoint->suffix);
+    else
+        request_record_set_path(record, conn->head->target);
+}
+
 static int on_head(void *ctx, const struct http_head *head)
 {
     struct client_conn *conn = ctx;
@@ -409,7 +415,7 @@ static int on_head(void *ctx, const struct http_head *head)
                                        &conn->endpoint_rest);
     if (endpoint != NULL) {
         conn->record.api = endpoint->api;
-        request_record_set_path(&conn->record, head->target);
+        note_path(conn, endpoint);
     }
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
     if (conn->refusal != ENDPOINT_FOUND) {

@@ -204,6 +204,8 @@ static void on_request_end(void *work)
                         &(struct api_error){503, "draining", NULL,
                                             "The router is shutting down. Send the request "
                                             "again."});
+    else if (exchange->api == API_RESPONSE_BY_ID)
+        exchange_find_stored(exchange);
     else
         exchange_parse(exchange);
 }

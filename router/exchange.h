@@ -3,7 +3,8 @@
 /*
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
- * body, exchange_route.c the choice, exchange_relay.c what a worker sends. Loop thread only.
+ * body, exchange_route.c the choice, exchange_stored.c what belongs to one worker, exchange_relay.c
+ * what a worker sends. Loop thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -92,7 +93,10 @@ struct exchange {
     uint64_t prompt_bytes; /* of the canonical stream */
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
-    bool has_one_prompt; /* usage counts this prompt alone */
+    bool has_one_prompt;    /* usage counts this prompt alone */
+    bool is_pinned;         /* one worker has what it needs: exchange_stored.c */
+    uint32_t pinned_worker; /* its index */
+    bool stores_response;   /* the id in its answer is to be remembered, once it is known */
 
     /* The attempt at hand. */
     struct worker *worker;
@@ -168,6 +172,23 @@ void exchange_client_drained(struct exchange *exchange);
 
 /* Chooses a worker among those not tried and starts an attempt there; fails where none is left. */
 void exchange_route(struct exchange *exchange);
+
+/* A request about a stored response, by the id in its path: pins it to the worker that stores it
+ * and routes it there, or refuses it. The exchange may be gone. */
+void exchange_find_stored(struct exchange *exchange);
+
+/* The request goes on from the response of that id: pins it to the worker that stores it. False: no
+ * one is known to, and the exchange has ended. */
+MUST_CHECK bool exchange_pin_to_previous(struct exchange *exchange, struct slice id);
+
+/* Starts an attempt on the worker that a request is pinned to, or fails. */
+void exchange_route_pinned(struct exchange *exchange);
+
+/* Remembers the worker of the response that is being answered, as soon as its id is known. */
+void exchange_note_response(struct exchange *exchange);
+
+/* The worker has done as it was asked: forgets a response that was deleted. */
+void exchange_note_deleted(struct exchange *exchange);
 
 /* Starts an attempt on worker. -EBUSY and the like: none could be started there. */
 MUST_CHECK int exchange_attempt(struct exchange *exchange, struct worker *worker);

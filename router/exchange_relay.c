@@ -78,6 +78,7 @@ static bool on_event(void *ctx, const struct sse_event *event)
 
     /* An oversize event comes without its data: the answer has a hole and teaches nothing. */
     kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
+    exchange_note_response(exchange);
     if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
         record->token_us = clock_now_us();
     return kind == ANSWER_EVENT_USAGE_ONLY;
@@ -240,6 +241,7 @@ static int on_body(void *ctx, struct slice piece)
     }
     /* A copy to read usage from; one that is too large is only passed on. */
     if (exchange->is_ok && !exchange->is_body_too_large &&
+        api_work(exchange->api) == API_WORK_GENERATE &&
         buf_append(&exchange->answer_body, piece) < 0) {
         exchange->is_body_too_large = true;
         buf_release(&exchange->answer_body);
@@ -289,7 +291,7 @@ static void learn_usage(struct exchange *exchange)
         return;
     stats->prompt_tokens_total += usage->prompt_tokens;
     learn_tokens_per_byte(exchange, usage);
-    if (!usage->has_cached)
+    if (!usage->has_cached || exchange->block_count == 0) /* nothing was predicted */
         return;
     /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
     if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
@@ -319,9 +321,14 @@ void exchange_learn(struct exchange *exchange)
 {
     if (!exchange->is_ok || !exchange->has_answer)
         return;
+    if (exchange->api == API_RESPONSE_BY_ID)
+        exchange_note_deleted(exchange);
+    if (api_work(exchange->api) != API_WORK_GENERATE)
+        return;
     if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
         (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
                                  buf_slice(&exchange->answer_body));
+    exchange_note_response(exchange);
     learn_usage(exchange);
     if (exchange->prompt_bytes > 0)
         learn_answer(exchange);

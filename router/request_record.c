@@ -36,7 +36,7 @@ static void count_usage(const struct request_record *record, struct router_stats
     if (!record->has_usage)
         return;
     stats->prompt_tokens_total += record->prompt_tokens;
-    if (!record->has_cached)
+    if (!record->has_cached || record->prompt_block_count == 0) /* nothing was predicted */
         return;
     stats->reported_cached_tokens_total += record->cached_tokens;
     stats->predicted_cached_tokens_total += (uint64_t)record->predicted_cached_tokens;
