@@ -218,6 +218,8 @@ static void forget_answer(struct exchange *exchange)
 {
     exchange->has_answer_head = false;
     exchange->has_answer_end = false;
+    exchange->has_broken_off = false;
+    exchange->has_events = false;
     exchange->is_sse = false;
     exchange->is_ok = false;
     exchange->is_chunked = false;

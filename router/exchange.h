@@ -115,6 +115,8 @@ struct exchange {
     bool has_answer;        /* answer and filter are set up */
     bool has_answer_head;   /* of the attempt at hand */
     bool is_ok;             /* its status is 200 */
+    bool has_events;        /* and it is a stream that can be read */
+    bool has_broken_off;    /* the worker ended it where no answer ends */
     bool is_body_too_large; /* of an unstreamed answer: not kept */
     bool has_answer_end;    /* the worker's answer is complete */
     bool is_sse;

@@ -197,7 +197,6 @@ static int on_head(void *ctx, const struct http_head *head)
     struct exchange *exchange = ctx;
     struct request_record *record = &exchange->client->record;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
-    bool may_cut;
 
     exchange->has_answer_head = true;
     exchange->batch_us = clock_now_us();
@@ -209,9 +208,11 @@ static int on_head(void *ctx, const struct http_head *head)
 
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
-    may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage &&
-              http_head_find(head, SLICE("Content-Encoding")) == NULL;
-    stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
+    exchange->has_events = exchange->is_sse && exchange->is_ok &&
+                           http_head_find(head, SLICE("Content-Encoding")) == NULL;
+    stream_filter_init(&exchange->filter,
+                       exchange->has_events && exchange->asks_usage && !exchange->wants_usage,
+                       on_event, note_out, exchange);
     record->status = head->status;
     exchange->history.was_begun |= retry_status_was_begun(head->status);
     if (!exchange->is_sse && exchange->is_ok)
@@ -244,10 +245,23 @@ static int on_body(void *ctx, struct slice piece)
     return note_out(exchange, piece);
 }
 
+/* A stream that ends without its API's last event, and without the engine having said why it
+ * stopped: whoever ended it, it was no answer. */
+static bool breaks_off(const struct exchange *exchange)
+{
+    const struct answer_stream *answer = &exchange->answer;
+
+    return exchange->has_events && !answer->has_done && !answer->has_finished && !answer->has_error;
+}
+
 static int on_end(void *ctx)
 {
     struct exchange *exchange = ctx;
 
+    if (exchange->answer_kind == ANSWER_RELAYED && breaks_off(exchange)) {
+        exchange->has_broken_off = true;
+        return 0;
+    }
     exchange->has_answer_end = true;
     if (exchange->answer_kind == ANSWER_RELAYED && exchange->is_sse &&
         stream_filter_finish(&exchange->filter) < 0)
@@ -282,6 +296,8 @@ static void learn_usage(struct exchange *exchange)
     record->completion_tokens = usage->completion_tokens;
     record->cached_tokens = usage->cached_tokens;
     record->event_count = exchange->answer.event_count;
+    record->is_done_missing = exchange->has_events && exchange->has_answer_end &&
+                              !exchange->answer.has_done && !exchange->answer.has_error;
     if (!usage->is_known)
         return;
     stats->prompt_tokens_total += usage->prompt_tokens;
@@ -358,13 +374,13 @@ static enum attempt_failure failure_of(const struct exchange *exchange, int stat
 {
     if (status == -EBADMSG)
         return ATTEMPT_PROTOCOL;
+    if (!worker_conn_has_answer_bytes(exchange->conn))
+        return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
     /* Engines send a stream's head before they prefill: only its body is a beginning. */
-    if (worker_conn_has_answer_bytes(exchange->conn) && !is_head_held(exchange))
-        return ATTEMPT_HALF_ANSWERED;
-    return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
+    return is_head_held(exchange) ? ATTEMPT_DIED : ATTEMPT_HALF_ANSWERED;
 }
 
-/* The worker died, or sent nonsense, in the middle of an answer. */
+/* The worker died, sent nonsense, or ended the stream in the middle of an answer. */
 static void truncate_answer(struct exchange *exchange, int status)
 {
     bool is_protocol = status == -EBADMSG;
@@ -375,7 +391,7 @@ static void truncate_answer(struct exchange *exchange, int status)
     exchange_fail(exchange,
                   &(struct api_error){502,
                                       is_protocol ? "upstream_protocol_error" : "upstream_closed",
-                                      NULL, "The worker died in the middle of its answer."},
+                                      NULL, "The worker's answer broke off in the middle."},
                   is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
 }
 
@@ -442,6 +458,8 @@ static void on_progress(void *ctx, int status)
     struct exchange *exchange = ctx;
     bool has_head = exchange->has_answer_head;
 
+    if (status == 0 && exchange->has_broken_off)
+        status = -EPIPE;
     if (is_head_held(exchange)) {
         if (status < 0)
             exchange_attempt_failed(exchange, failure_of(exchange, status));
