@@ -80,6 +80,7 @@ static void *begin(struct client_conn *client)
     exchange->relay = client->relay;
     exchange->api = client->endpoint->api;
     deadline_init(&exchange->deadline);
+    deadline_init(&exchange->silence);
     arena_init(&exchange->arena, ARENA_BYTES_MAX);
     buf_init(&exchange->body, client->relay->config.body_bytes_max);
     buf_init(&exchange->request_head, REQUEST_HEAD_BYTES_MAX);
@@ -223,6 +224,8 @@ static void forget_answer(struct exchange *exchange)
     exchange->is_sse = false;
     exchange->is_ok = false;
     exchange->is_chunked = false;
+    exchange->is_kept_alive = false;
+    exchange->has_pings = false;
     exchange->client->is_close_delimited &= exchange->history.has_answered;
     buf_clear(&exchange->head);
     buf_clear(&exchange->answer_body);
@@ -234,6 +237,7 @@ void exchange_end_attempt(struct exchange *exchange)
     struct worker *worker = exchange->worker;
 
     deadline_disarm(&exchange->deadline);
+    deadline_disarm(&exchange->silence);
     if (exchange->is_counted) {
         assert(worker->own.in_flight > 0);
         worker->own.in_flight--;
@@ -354,6 +358,20 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
     retry(exchange, verdict, worker);
 }
 
+/* In mid-answer; or behind its head, where the wait for its first byte goes on. */
+static void fail_silent(struct exchange *exchange)
+{
+    static const struct api_error header = {504, "upstream_header_timeout", NULL,
+                                            "The worker sent nothing behind its answer's head in "
+                                            "time (option --upstream-header-ms)."};
+    static const struct api_error idle = {504, "upstream_idle_timeout", NULL,
+                                          "The worker stopped in the middle of its answer "
+                                          "(option --upstream-idle-ms)."};
+
+    worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    exchange_fail(exchange, exchange->is_decoding ? &idle : &header, END_UPSTREAM_TIMEOUT);
+}
+
 void exchange_expired(struct deadline *deadline)
 {
     struct exchange *exchange = container_of(deadline, struct exchange, deadline);
@@ -366,12 +384,7 @@ void exchange_expired(struct deadline *deadline)
         exchange_attempt_failed(exchange, ATTEMPT_TIMEOUT);
         break;
     case EXCHANGE_RELAY:
-        worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
-        exchange_fail(exchange,
-                      &(struct api_error){504, "upstream_idle_timeout", NULL,
-                                          "The worker stopped in the middle of its answer "
-                                          "(option --upstream-idle-ms)."},
-                      END_UPSTREAM_TIMEOUT);
+        fail_silent(exchange);
         break;
     case EXCHANGE_READ:
     case EXCHANGE_ROUTE:

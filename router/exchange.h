@@ -3,7 +3,8 @@
 /*
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
- * body, exchange_route.c the choice, exchange_relay.c what a worker sends. Loop thread only.
+ * body, exchange_route.c the choice, exchange_relay.c what a worker sends, exchange_keepalive.c
+ * what its client gets while the worker is silent. Loop thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -72,6 +73,7 @@ struct exchange {
     struct relay *relay;
     enum exchange_state state;
     struct deadline deadline; /* connect, upstream header, upstream idle: one at a time */
+    struct deadline silence;  /* of the worker, as the client sees it: early head, keepalive */
 
     /* The request. */
     struct arena arena;      /* what lives as long as the exchange */
@@ -120,6 +122,8 @@ struct exchange {
     bool is_body_too_large; /* of an unstreamed answer: not kept */
     bool has_answer_end;    /* the worker's answer is complete */
     bool is_sse;
+    bool is_kept_alive;  /* silence is broken by us: exchange_keepalive.c */
+    bool has_pings;      /* the worker breaks it by events of its own */
     bool is_chunked;     /* towards the client */
     bool is_client_lost; /* a write failed: nothing more is written */
     bool has_no_memory;
@@ -135,6 +139,10 @@ extern const struct client_handler exchange_handler;
 
 /* One of its waits is over (io_deadlines). */
 void exchange_expired(struct deadline *deadline);
+
+/* Its worker has been silent for long: the held head goes out; a stream is kept alive. */
+void exchange_early_head_due(struct deadline *silence);
+void exchange_keepalive_due(struct deadline *silence);
 
 /* Private to exchange*.c. */
 
@@ -157,6 +165,18 @@ void exchange_learn(struct exchange *exchange);
 
 /* The client was told no length of the answer: it may end anywhere. */
 bool exchange_is_open_ended(const struct exchange *exchange);
+
+/* Passes the answer's head on with nothing behind it yet. */
+void exchange_pass_head(struct exchange *exchange);
+
+/* Writes text of ours into a stream that stands between two events. */
+void exchange_write_own(struct exchange *exchange, struct slice text);
+
+/* Whether silence in this answer may be broken by us, of all that its head tells. */
+bool exchange_may_be_kept_alive(const struct exchange *exchange);
+
+/* Starts anew to wait until the worker has been silent for too long for its client. */
+void exchange_await_silence(struct exchange *exchange);
 
 /* The client has taken what was queued: the worker may go on. */
 void exchange_client_drained(struct exchange *exchange);

@@ -75,6 +75,7 @@ static bool on_event(void *ctx, const struct sse_event *event)
     struct request_record *record = &exchange->client->record;
     enum answer_event_kind kind;
 
+    exchange->has_pings |= slice_eq(event->name, SLICE("ping"));
     /* An oversize event comes without its data: the answer has a hole and teaches nothing. */
     kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
     if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
@@ -219,6 +220,7 @@ static int on_head(void *ctx, const struct http_head *head)
         record->token_us = exchange->batch_us;
     if (write_client_head(exchange, head) < 0)
         exchange->has_no_memory = true;
+    exchange->is_kept_alive = exchange_may_be_kept_alive(exchange);
     return 0;
 }
 
@@ -395,12 +397,11 @@ static void truncate_answer(struct exchange *exchange, int status)
                   is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
 }
 
-/* The first bytes of the answer are about to leave: no retry from here on. */
+/* The answer is about to leave: no retry from here on. */
 static void begin_relay(struct exchange *exchange)
 {
     exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
     exchange->history.has_answered = true;
-    count_first_byte(exchange);
     /* It took plain what it had refused with our splice: it is not asked for usage again. */
     if (exchange->was_usage_refused && exchange->is_ok)
         exchange->worker->traits.refuses_usage = true;
@@ -417,6 +418,24 @@ static void forget_request(struct exchange *exchange)
     worker_conn_forget_head(exchange->conn);
 }
 
+void exchange_pass_head(struct exchange *exchange)
+{
+    begin_relay(exchange);
+    flush(exchange, false);
+    forget_request(exchange);
+}
+
+void exchange_write_own(struct exchange *exchange, struct slice text)
+{
+    struct relay_out *out = &exchange->relay->out;
+
+    assert(out->count == 0);
+
+    out->slices[out->count++] = text;
+    out->bytes = text.len;
+    flush(exchange, false); /* a client that is lost is noticed by reading */
+}
+
 static void relay_batch(struct exchange *exchange, int status)
 {
     struct client_conn *client = exchange->client;
@@ -424,6 +443,7 @@ static void relay_batch(struct exchange *exchange, int status)
 
     if (is_first)
         begin_relay(exchange);
+    count_first_byte(exchange);
     /* A worker that dies behind its [DONE] has taken nothing away. */
     if (status < 0 && exchange->is_sse && exchange->answer.has_done &&
         exchange_is_open_ended(exchange))
@@ -450,6 +470,8 @@ static void relay_batch(struct exchange *exchange, int status)
         } else {
             relay_wait(exchange->relay, RELAY_WAIT_UPSTREAM_IDLE, &exchange->deadline);
         }
+        if (exchange->is_kept_alive)
+            exchange_await_silence(exchange);
     }
 }
 
@@ -463,6 +485,8 @@ static void on_progress(void *ctx, int status)
     if (is_head_held(exchange)) {
         if (status < 0)
             exchange_attempt_failed(exchange, failure_of(exchange, status));
+        else
+            exchange_await_silence(exchange);
         return;
     }
     if (exchange->state == EXCHANGE_RELAY ||
