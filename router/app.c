@@ -306,6 +306,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .worker_conn_count_max = (uint32_t)options->worker_conn_count_max,
         .retry_count_max = (uint32_t)options->retry_count_max,
         .worker_cache_tokens = options->worker_cache_tokens,
+        .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
     };
 }

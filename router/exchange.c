@@ -9,6 +9,7 @@
 
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
+#include "backends/runtime/log.h"
 #include "router/client_conn.h"
 #include "router/endpoint.h"
 #include "router/relay.h"
@@ -159,9 +160,9 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 
     exchange->relay->stats.rejected_total[reject]++;
     exchange_fail(exchange, error,
-                  reject == REJECT_NO_WORKER ? END_REFUSED
-                  : is_ours                  ? END_OVERLOADED
-                                             : END_CLIENT_ERROR);
+                  reject == REJECT_NO_WORKER || reject == REJECT_POISON ? END_REFUSED
+                  : is_ours                                             ? END_OVERLOADED
+                                                                        : END_CLIENT_ERROR);
 }
 
 bool exchange_is_open_ended(const struct exchange *exchange)
@@ -272,9 +273,48 @@ static const enum retry_reason retry_reasons[] = {
 };
 static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failure is counted");
 
-static void count_failure(struct exchange *exchange, enum attempt_failure failure)
+static struct poison_victim victim_of(const struct exchange *exchange)
+{
+    return (struct poison_victim){exchange->worker->index, exchange->worker->restart_count};
+}
+
+static void note_victim(struct exchange *exchange, struct poison_victim victim)
+{
+    struct relay *relay = exchange->relay;
+    const struct request_record *record = &exchange->client->record;
+
+    if (!poison_table_add(&relay->poison, exchange->body_name, victim, io_loop_now_ms(relay->io)))
+        return;
+    exchange->history.death_count = POISON_VICTIM_COUNT;
+    LOG(LOG_WARN, "query_of_death", log_text("request_id", record->request_id),
+        log_text("worker", record->worker), log_text("model", record->model),
+        log_u64("refused_ms", relay->config.poison_memory_ms));
+}
+
+void exchange_note_death(struct exchange *exchange)
+{
+    note_victim(exchange, victim_of(exchange));
+    if (exchange->has_stale_victim) /* that one was no accident then */
+        note_victim(exchange, exchange->stale_victim);
+    exchange->has_stale_victim = false;
+}
+
+/* A stale connection tells of no death by itself: it may have been closed while it lay idle. */
+static void count_death(struct exchange *exchange, enum attempt_failure failure)
 {
     exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    if (failure == ATTEMPT_STALE) {
+        exchange->has_stale_victim = true;
+        exchange->stale_victim = victim_of(exchange);
+    } else if ((failure == ATTEMPT_DIED || failure == ATTEMPT_HALF_ANSWERED) &&
+               !exchange->has_broken_off) {
+        exchange_note_death(exchange);
+    }
+}
+
+static void count_failure(struct exchange *exchange, enum attempt_failure failure)
+{
+    count_death(exchange, failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));

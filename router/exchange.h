@@ -21,6 +21,7 @@
 #include "router/api/api_request.h"
 #include "router/end_reason.h"
 #include "router/metrics.h"
+#include "router/poison_table.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
 #include "router/retry.h"
@@ -92,6 +93,7 @@ struct exchange {
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
     bool has_one_prompt; /* usage counts this prompt alone */
+    uint64_t body_name;  /* by which relay->poison knows it */
 
     /* The attempt at hand. */
     struct worker *worker;
@@ -111,6 +113,8 @@ struct exchange {
     uint32_t tried_count;
     struct retry_history history;
     enum attempt_failure last_failure;
+    bool has_stale_victim; /* on a reused connection, so that it may have died by itself */
+    struct poison_victim stale_victim;
 
     /* The answer. */
     enum answer_kind answer_kind;
@@ -162,6 +166,9 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
+
+/* The connection of the attempt at hand died while the worker was at work on it. */
+void exchange_note_death(struct exchange *exchange);
 
 /* The client was told no length of the answer: it may end anywhere. */
 bool exchange_is_open_ended(const struct exchange *exchange);

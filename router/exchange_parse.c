@@ -208,6 +208,25 @@ static bool understand(struct exchange *exchange)
     return name_prompt(exchange, &request);
 }
 
+static void name_body(struct exchange *exchange)
+{
+    struct slice body = buf_slice(&exchange->body);
+    uint64_t prompt =
+        exchange->block_count > 0 ? exchange->blocks[exchange->block_count - 1].hash : 0;
+
+    exchange->body_name = poison_body_name(exchange->relay->secret, prompt, body.ptr, body.len);
+}
+
+static void refuse_poison(struct exchange *exchange)
+{
+    exchange->history.was_begun = true; /* by others: it is not to be sent again */
+    exchange_refuse(exchange, REJECT_POISON,
+                    &(struct api_error){502, "query_of_death", NULL,
+                                        "Two workers died while they served this very request, so "
+                                        "that no other one gets it for now (option "
+                                        "--poison-memory-ms). Change it, or ask the operator."});
+}
+
 void exchange_parse(struct exchange *exchange)
 {
     struct relay *relay = exchange->relay;
@@ -229,6 +248,11 @@ void exchange_parse(struct exchange *exchange)
         json_scanner_trim(relay->scanner);
     if (!is_understood)
         return;
+    name_body(exchange);
+    if (poison_table_has(&relay->poison, exchange->body_name, io_loop_now_ms(relay->io))) {
+        refuse_poison(exchange);
+        return;
+    }
     record->parsed_us = clock_now_us();
     histogram_observe(&relay->stats.body_parse_seconds,
                       (double)(record->parsed_us - record->read_us) / 1e6);

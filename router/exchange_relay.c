@@ -359,6 +359,8 @@ static void finish(struct exchange *exchange)
         worker_mark_failure(exchange->worker, now_ms);
     else if (status < 500)
         worker_mark_success(exchange->worker, now_ms);
+    if (exchange->is_ok)
+        poison_table_clear(&exchange->relay->poison, exchange->body_name);
     exchange_learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);
@@ -389,6 +391,8 @@ static void truncate_answer(struct exchange *exchange, int status)
 
     worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
+    if (!is_protocol && !exchange->has_broken_off)
+        exchange_note_death(exchange);
     learn_usage(exchange);
     exchange_fail(exchange,
                   &(struct api_error){502,

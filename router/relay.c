@@ -34,6 +34,7 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
     outbox_hub_init(&relay->outboxes);
     router_stats_init(&relay->stats);
     retry_budget_init(&relay->retry_budget);
+    poison_table_init(&relay->poison, config.poison_memory_ms);
     for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
         io_deadlines_init(&relay->waits[wait], io, config.wait_ms[wait], on_expired[wait]);
 }

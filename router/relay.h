@@ -18,6 +18,7 @@
 #include "backends/worker_set.h"
 #include "hashing/block_chain.h"
 #include "router/metrics.h"
+#include "router/poison_table.h"
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
@@ -57,6 +58,7 @@ struct relay_config {
     uint32_t worker_conn_count_max;
     uint32_t retry_count_max;
     uint64_t worker_cache_tokens; /* 0: as the engine says */
+    uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
 };
 
@@ -72,6 +74,7 @@ struct relay {
     struct json_scanner *scanner;
     struct router_stats stats;
     struct retry_budget retry_budget;
+    struct poison_table poison;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
     uint64_t id_state;      /* of the generator of request ids */
     struct list clients;    /* open client connections */
