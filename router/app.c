@@ -14,6 +14,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/random.h"
 #include "hashing/digest.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
@@ -277,12 +278,31 @@ static struct relay_config relay_config_of(const struct router_options *options)
 
 /* ---- reload ---- */
 
+/* Running attempts keep the choice that was made for them. What the old policy remembered was about
+ * who was chosen lately: the new one begins with nothing. */
+static void apply_policy(struct relay *relay, const char *name)
+{
+    const struct policy *policy = policy_find(name);
+    struct policy_state *state;
+
+    assert(policy != NULL); /* options know only those that exist */
+
+    if (policy == relay->policy)
+        return;
+    state = policy->create(random_next(&relay->id_state));
+    assert(state != NULL);
+    relay->policy->destroy(relay->policy_state);
+    relay->policy = policy;
+    relay->policy_state = state;
+}
+
 /* What may change while answers run; a wait that runs gets the new length too. */
 static void apply(struct app *app, const struct router_options *options)
 {
     struct relay *relay = &app->relay;
 
     relay_configure(relay, relay_config_of(options));
+    apply_policy(relay, options->policy);
     log_set_level((enum log_level)options->log_level);
     app->drain_ms = options->drain_ms;
     for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {

@@ -103,6 +103,15 @@ def test_what_needs_a_restart_is_told_and_kept(reloadable):
     assert wanted["level"] == "warn"
 
 
+def test_another_policy_chooses_from_now_on(reloadable, worker):
+    router = reloadable.router
+    worker.handler = lambda request: request.answer(CHAT.answer())
+    for policy in ("round_robin", "random", "ttft"):
+        reloadable.reload(policy=policy)
+        answer = router.post(CHAT, CHAT.request())
+        assert router.request_line(answer)["policy"] == policy
+
+
 def test_what_is_doubtful_is_told_at_each_reload(reloadable):
     reloadable.reload(worker_idle_ms="10s")
     [doubt] = reloadable.router.log.find("option_doubtful", option="worker-idle-ms")
