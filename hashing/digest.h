@@ -20,6 +20,7 @@ enum digest_domain {
     DIGEST_FINGERPRINT = 2, /* identity of everybody who names blocks alike */
     DIGEST_MEDIA = 3,       /* an image, audio or file inside a prompt */
     DIGEST_AFFINITY = 4,    /* a session key, for rendezvous and ring */
+    DIGEST_RESPONSE = 5,    /* the id of a response that an engine stores */
 };
 
 struct digest_128 {

@@ -70,6 +70,7 @@ static void on_worker_state(void *ctx, struct worker *worker)
     if (worker->restart_count != app->restart_counts[worker->index]) {
         app->restart_counts[worker->index] = worker->restart_count;
         residency_guess_forget_worker(app->relay.guess, worker->index);
+        response_table_forget_worker(app->relay.responses, worker->index);
         worker->traits = (struct worker_traits){0};
     }
     if (worker->state == WORKER_DOWN)
@@ -149,6 +150,8 @@ static void stop(struct app *app)
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
     each_client(&app->relay, client_conn_kill);
+    thread_pool_close(app->relay.parse_threads);
+    app->relay.parse_threads = NULL;
     health_close(app->health, NULL, NULL);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
@@ -337,12 +340,34 @@ static void make_knowledge(struct app *app, const struct router_options *options
     relay->workers = worker_set_create();
     relay->index = residency_index_create(options->residency_bytes_max);
     relay->guess = relay->index != NULL ? residency_guess_create(relay->index) : NULL;
+    relay->responses = response_table_create(relay->secret, options->response_count_max);
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
     assert(relay->policy != NULL); /* options know only those that exist */
     relay->policy_state = relay->policy->create(seed);
-    assert(relay->workers != NULL && relay->guess != NULL && relay->scanner != NULL &&
-           relay->policy_state != NULL);
+    assert(relay->workers != NULL && relay->guess != NULL && relay->responses != NULL &&
+           relay->scanner != NULL && relay->policy_state != NULL);
+}
+
+static int start_parse_threads(struct app *app, const struct router_options *options)
+{
+    struct thread_pool_config config = {
+        .thread_count = (uint32_t)options->parse_thread_count,
+        .job_count_max = (uint32_t)options->parse_queue_max,
+        .contexts = app->parse_scanners,
+    };
+
+    if (config.thread_count == 0)
+        return EXIT_CODE_OK;
+    for (uint32_t i = 0; i < config.thread_count; i++)
+        app->parse_scanners[i] = json_scanner_create();
+    app->relay.parse_threads = thread_pool_create(&app->io.loop, config);
+    if (app->relay.parse_threads == NULL) {
+        fprintf(stderr, "samovar-router: the system has no threads to give (option "
+                        "--parse-thread-count)\n");
+        return EXIT_CODE_FAILED;
+    }
+    return EXIT_CODE_OK;
 }
 
 /* Each stream takes two descriptors: take what the system allows. */
@@ -411,7 +436,9 @@ int app_init(struct app *app, const struct router_options *options)
     start_handles(app);
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
         log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
-    code = add_workers(app, options);
+    code = start_parse_threads(app, options);
+    if (code == EXIT_CODE_OK)
+        code = add_workers(app, options);
     if (code == EXIT_CODE_OK)
         code = listen_on(app, options);
     start_health(app, options); /* of the workers that are there by now */
@@ -431,6 +458,9 @@ void app_release(struct app *app)
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
     relay->policy->destroy(relay->policy_state);
     json_scanner_destroy(relay->scanner);
+    response_table_destroy(relay->responses);
+    for (size_t i = 0; i < array_count(app->parse_scanners); i++)
+        json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);

@@ -14,6 +14,7 @@
 #include "backends/health.h"
 #include "backends/io_loop.h"
 #include "backends/runtime/must_check.h"
+#include "backends/thread_pool.h"
 #include "router/listener.h"
 #include "router/options.h"
 #include "router/relay.h"
@@ -24,9 +25,10 @@ struct app {
     struct listener listener;
     struct listener admin_listener;
     struct health *health;
-    uv_signal_t signals[3]; /* TERM, INT, HUP */
-    uv_prepare_t turn_end;  /* what one turn of the loop wrote and logged leaves together */
-    uv_timer_t lag;         /* measures how late the loop runs it */
+    void *parse_scanners[THREAD_POOL_THREAD_COUNT_MAX]; /* json_scanners, one for each thread */
+    uv_signal_t signals[3];                             /* TERM, INT, HUP */
+    uv_prepare_t turn_end; /* what one turn of the loop wrote and logged leaves together */
+    uv_timer_t lag;        /* measures how late the loop runs it */
     uint64_t lag_due_ns;
     uv_timer_t drain; /* runs while draining */
     uint64_t drain_end_ms;

@@ -130,7 +130,8 @@ struct client_answer {
 void client_conn_answer(struct client_conn *conn, const struct client_answer *answer,
                         enum end_reason reason);
 
-/* The same with an OpenAI error object; its fields and more's must outlive the call. */
+/* The same with an error, in the form of the request's API family; its fields and more's must
+ * outlive the call. more may be NULL. */
 void client_conn_answer_error(struct client_conn *conn, const struct api_error *error,
                               const struct client_answer *more, enum end_reason reason);
 
@@ -141,9 +142,13 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
 void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
                         const struct api_error *error, const struct client_answer *more);
 
-/* For handlers: ends a chunked stream of events with an error event, and no [DONE]. */
+/* For handlers: ends a chunked stream of events with an error event in its family's form, and no
+ * [DONE]. sequence_number is that event's, where the family counts them. */
 void client_conn_end_stream(struct client_conn *conn, const struct api_error *error,
-                            enum end_reason reason);
+                            uint64_t sequence_number, enum end_reason reason);
+
+/* The headers that name the request to its client, in every answer's head. */
+MUST_CHECK int client_conn_write_request_id(struct buf *head, const struct client_conn *conn);
 
 /* For handlers: writes; what the kernel does not take is copied. -errno: the client is gone. */
 MUST_CHECK int client_conn_write(struct client_conn *conn, const struct slice *slices,

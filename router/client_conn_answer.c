@@ -17,6 +17,17 @@ enum {
     MODEL_SHOWN_BYTES = 128,
 };
 
+/* Anthropic's clients read the id from a header of its own name. */
+int client_conn_write_request_id(struct buf *head, const struct client_conn *conn)
+{
+    struct slice id = slice_of_string(conn->record.request_id);
+    int status = http_write_header(head, SLICE("x-request-id"), id);
+
+    if (status == 0 && api_family(conn->record.api) == API_FAMILY_ANTHROPIC)
+        status = http_write_header(head, SLICE("request-id"), id);
+    return status;
+}
+
 static int write_answer_head(struct buf *head, const struct client_conn *conn,
                              const struct client_answer *answer, bool keep_alive)
 {
@@ -28,8 +39,7 @@ static int write_answer_head(struct buf *head, const struct client_conn *conn,
     if (status == 0)
         status = http_write_header_u64(head, SLICE("content-length"), answer->body.len);
     if (status == 0)
-        status = http_write_header(head, SLICE("x-request-id"),
-                                   slice_of_string(conn->record.request_id));
+        status = client_conn_write_request_id(head, conn);
     if (status == 0 && answer->allow != NULL)
         status = http_write_header(head, SLICE("allow"), slice_of_string(answer->allow));
     if (status == 0 && answer->retry_after_s > 0)
@@ -67,14 +77,26 @@ void client_conn_answer(struct client_conn *conn, const struct client_answer *an
         client_conn_answer_end(conn, keep_alive, reason);
 }
 
+/* Before a request's endpoint is known, as in a fault of its framing, it has no family: OpenAI's
+ * form then, which is the default of API_OTHER. */
+static struct api_error_form form_of(const struct client_conn *conn, uint64_t sequence_number)
+{
+    return (struct api_error_form){
+        .family = api_family(conn->record.api),
+        .request_id = conn->record.request_id,
+        .sequence_number = sequence_number,
+    };
+}
+
 void client_conn_answer_error(struct client_conn *conn, const struct api_error *error,
                               const struct client_answer *more, enum end_reason reason)
 {
+    struct api_error_form form = form_of(conn, 0);
     struct client_answer answer = more != NULL ? *more : (struct client_answer){0};
     struct buf body;
 
     buf_init(&body, ERROR_BODY_BYTES_MAX);
-    if (api_error_write(&body, error) < 0)
+    if (api_error_write(&body, error, &form) < 0)
         buf_clear(&body); /* the status still says what happened */
     answer.status = error->status;
     answer.content_type = "application/json";
@@ -113,8 +135,9 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
 }
 
 void client_conn_end_stream(struct client_conn *conn, const struct api_error *error,
-                            enum end_reason reason)
+                            uint64_t sequence_number, enum end_reason reason)
 {
+    struct api_error_form form = form_of(conn, sequence_number);
     char chunk_head[HTTP_CHUNK_HEAD_BYTES_MAX];
     bool is_chunked = !conn->is_close_delimited;
     struct slice pieces[3];
@@ -122,7 +145,7 @@ void client_conn_end_stream(struct client_conn *conn, const struct api_error *er
     int status;
 
     buf_init(&event, ERROR_BODY_BYTES_MAX);
-    status = api_error_write_event(&event, error);
+    status = api_error_write_event(&event, error, &form);
     if (status == 0) {
         pieces[0] = slice_of(chunk_head, http_write_chunk_head(chunk_head, buf_len(&event)));
         pieces[1] = buf_slice(&event);

@@ -19,10 +19,12 @@ struct client_handler;
 struct endpoint {
     const char *path; /* exact, or up to here when is_prefix */
     bool is_prefix;
-    enum http_method method; /* GET also serves HEAD */
+    const char *suffix;      /* what ends it, behind one segment of the client's; NULL: anything */
+    enum http_method method; /* GET also serves HEAD, of what we answer ourselves */
     enum api api;
     const struct client_handler *handler; /* that takes the body, and asks an engine; or NULL and */
-    /* what answers at once, when the request is complete; rest is the path behind a prefix. */
+    /* what answers at once, when the request is complete; rest is the path behind a prefix, without
+     * the suffix. */
     void (*answer)(struct client_conn *conn, struct slice rest);
 };
 
@@ -40,5 +42,12 @@ enum endpoint_match { ENDPOINT_FOUND, ENDPOINT_NO_PATH, ENDPOINT_NO_METHOD };
 enum endpoint_match endpoint_find(const struct endpoint_table *table, enum http_method method,
                                   struct slice target, const struct endpoint **endpoint,
                                   struct slice *rest);
+
+/* The path that was most likely meant by a target that nobody serves, or NULL. Pure. */
+const char *endpoint_near(const struct endpoint_table *table, struct slice target);
+
+/* Undoes %XX in rest: an id with a slash comes in both spellings. False: broken, or longer than
+ * size. Pure. */
+bool endpoint_decode(struct slice rest, char *text, size_t size, size_t *len);
 
 #endif

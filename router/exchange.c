@@ -16,9 +16,9 @@
 /*
  * DESIGN
  *
- *   READ --> ROUTE --> CONNECT --> SEND --> RELAY --> DONE
- *              ^          |          |
- *              +- retry --+----------+          (and from every state: --> DONE)
+ *   READ --> PARSE --> ROUTE --> CONNECT --> SEND --> RELAY --> DONE
+ *                        ^          |          |
+ *                        +- retry --+----------+          (and from every state: --> DONE)
  *
  * Until RELAY nothing has gone to the client, so an attempt may fail and another one begin; the
  * body is kept for that long. From RELAY on the client has bytes, and the only ends are the
@@ -35,20 +35,22 @@ enum {
 
 /* clang-format off */
 static const signed char moves[EXCHANGE_STATE_COUNT][EXCHANGE_EVENT_COUNT] = {
-    /* state \ event        READ            CHOSEN            SENT           ANSWERED        RETRY           END */
-    [EXCHANGE_READ]    = { EXCHANGE_ROUTE, -1,               -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_ROUTE]   = { -1,             EXCHANGE_CONNECT, -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_CONNECT] = { -1,             -1,               EXCHANGE_SEND, -1,             EXCHANGE_ROUTE, EXCHANGE_DONE },
-    [EXCHANGE_SEND]    = { -1,             -1,               -1,            EXCHANGE_RELAY, EXCHANGE_ROUTE, EXCHANGE_DONE },
-    [EXCHANGE_RELAY]   = { -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
-    [EXCHANGE_DONE]    = { -1,             -1,               -1,            -1,             -1,             -1            },
+    /* state \ event        READ            PARSED          CHOSEN            SENT           ANSWERED        RETRY           END */
+    [EXCHANGE_READ]    = { EXCHANGE_PARSE, -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_PARSE]   = { -1,             EXCHANGE_ROUTE, -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_ROUTE]   = { -1,             -1,             EXCHANGE_CONNECT, -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_CONNECT] = { -1,             -1,             -1,               EXCHANGE_SEND, -1,             EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_SEND]    = { -1,             -1,             -1,               -1,            EXCHANGE_RELAY, EXCHANGE_ROUTE, EXCHANGE_DONE },
+    [EXCHANGE_RELAY]   = { -1,             -1,             -1,               -1,            -1,             -1,             EXCHANGE_DONE },
+    [EXCHANGE_DONE]    = { -1,             -1,             -1,               -1,            -1,             -1,             -1            },
 };
 /* clang-format on */
 
 static const enum abort_phase phases[] = {
-    [EXCHANGE_READ] = ABORT_READ,       [EXCHANGE_ROUTE] = ABORT_ROUTE,
-    [EXCHANGE_CONNECT] = ABORT_CONNECT, [EXCHANGE_SEND] = ABORT_SEND,
-    [EXCHANGE_RELAY] = ABORT_RELAY,     [EXCHANGE_DONE] = ABORT_RELAY,
+    [EXCHANGE_READ] = ABORT_READ,   [EXCHANGE_PARSE] = ABORT_PARSE,
+    [EXCHANGE_ROUTE] = ABORT_ROUTE, [EXCHANGE_CONNECT] = ABORT_CONNECT,
+    [EXCHANGE_SEND] = ABORT_SEND,   [EXCHANGE_RELAY] = ABORT_RELAY,
+    [EXCHANGE_DONE] = ABORT_RELAY,
 };
 static_assert(array_count(phases) == EXCHANGE_STATE_COUNT, "every state is a phase");
 
@@ -86,6 +88,7 @@ static void *begin(struct client_conn *client)
     buf_init(&exchange->head, CLIENT_HEAD_BYTES_MAX);
     buf_init(&exchange->answer_body, EXCHANGE_ANSWER_BODY_BYTES_MAX);
     exchange->history.retry_count_max = client->relay->config.retry_count_max;
+    exchange->history.is_repeatable = api_work(exchange->api) == API_WORK_COMPUTE;
     client->relay->stats.requests_in_flight++;
     retry_budget_earn(&client->relay->retry_budget);
     if (head->content_length > 0 &&
@@ -103,6 +106,7 @@ void exchange_destroy(struct exchange *exchange)
 
     if (exchange->state != EXCHANGE_DONE)
         exchange_move(exchange, EXCHANGE_EVENT_END);
+    exchange_leave_parse(exchange);
     exchange_end_attempt(exchange);
     exchange->relay->stats.requests_in_flight--;
     client->work = NULL;
@@ -178,13 +182,15 @@ void exchange_fail(struct exchange *exchange, const struct api_error *error, enu
     bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
                        !exchange->is_client_lost && stream_filter_is_at_boundary(&exchange->filter);
     bool was_relayed = exchange->state == EXCHANGE_RELAY;
+    uint64_t sequence_number =
+        exchange->answer.has_sequence_number ? exchange->answer.sequence_number + 1 : 0;
 
     client->record.phase = phases[exchange->state];
     exchange_destroy(exchange);
     if (!was_relayed)
         client_conn_answer_error(client, error, &more, reason);
     else if (takes_event)
-        client_conn_end_stream(client, error, reason);
+        client_conn_end_stream(client, error, sequence_number, reason);
     else
         client_conn_cut(client, reason);
 }
@@ -268,7 +274,7 @@ static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failur
 
 static void count_failure(struct exchange *exchange, enum attempt_failure failure)
 {
-    exchange->history.death_count += failure == ATTEMPT_DIED || failure == ATTEMPT_STALE;
+    exchange->history.death_count += retry_failure_was_begun(failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
@@ -372,6 +378,7 @@ void exchange_expired(struct deadline *deadline)
                       END_UPSTREAM_TIMEOUT);
         break;
     case EXCHANGE_READ:
+    case EXCHANGE_PARSE:
     case EXCHANGE_ROUTE:
     case EXCHANGE_DONE:
     case EXCHANGE_STATE_COUNT:

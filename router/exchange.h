@@ -27,12 +27,14 @@
 
 struct client_conn;
 struct client_handler;
+struct parse_job;
 struct relay;
 struct worker;
 struct worker_conn;
 
 enum exchange_state {
     EXCHANGE_READ,    /* the body is arriving */
+    EXCHANGE_PARSE,   /* the body is complete and being read, on a thread if it is large */
     EXCHANGE_ROUTE,   /* understood; a worker is being chosen, at first or again */
     EXCHANGE_CONNECT, /* waits for a connection to the chosen worker */
     EXCHANGE_SEND,    /* the request is on its way; no byte of an answer was passed on */
@@ -42,7 +44,8 @@ enum exchange_state {
 };
 
 enum exchange_event {
-    EXCHANGE_EVENT_READ,     /* the body is complete and understood */
+    EXCHANGE_EVENT_READ,     /* the body is complete */
+    EXCHANGE_EVENT_PARSED,   /* and understood */
     EXCHANGE_EVENT_CHOSEN,   /* a worker is chosen and a connection on its way */
     EXCHANGE_EVENT_SENT,     /* the request was handed to a connection */
     EXCHANGE_EVENT_ANSWERED, /* the answer's head goes to the client */
@@ -55,9 +58,8 @@ enum exchange_event {
 int exchange_state_after(enum exchange_state state, enum exchange_event event);
 
 enum {
-    EXCHANGE_TRIED_COUNT_MAX = 17,             /* retry-count-max is at most 16 */
-    EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20,  /* of an unstreamed answer kept to be read */
-    EXCHANGE_PROMPT_BLOCK_COUNT_MAX = 1 << 18, /* 64 MiB of text */
+    EXCHANGE_TRIED_COUNT_MAX = 17,            /* retry-count-max is at most 16 */
+    EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20, /* of an unstreamed answer kept to be read */
 };
 
 /* What a worker's answer turned out to be, while its head is read. */
@@ -74,9 +76,10 @@ struct exchange {
     struct deadline deadline; /* connect, upstream header, upstream idle: one at a time */
 
     /* The request. */
-    struct arena arena;      /* what lives as long as the exchange */
-    struct buf body;         /* the client's bytes, until no retry is possible */
-    struct buf request_head; /* as sent to the worker; until it is sent */
+    struct arena arena;          /* what lives as long as the exchange */
+    struct buf body;             /* the client's bytes, until no retry is possible */
+    struct parse_job *parse_job; /* has arena and body while a thread reads them; or NULL */
+    struct buf request_head;     /* as sent to the worker; until it is sent */
     enum api api;
     bool wants_usage;    /* the client asked for it */
     struct slice splice; /* text put in behind the first '{', or empty */
@@ -143,8 +146,12 @@ void exchange_move(struct exchange *exchange, enum exchange_event event);
  * client had got the whole answer, of which only the worker's end of it was still to come. */
 bool exchange_abandon(struct exchange *exchange);
 
-/* Understands the complete body and routes it, or refuses it. The exchange may be gone. */
+/* Reads the complete body and routes it, or refuses it; a large one later. The exchange may be
+ * gone. */
 void exchange_parse(struct exchange *exchange);
+
+/* It ends: what a thread is reading for it is freed when that comes back. */
+void exchange_leave_parse(struct exchange *exchange);
 
 /* Refuses it before a worker was asked: counted under reject. The exchange is gone. */
 void exchange_refuse(struct exchange *exchange, enum reject_reason reject,

@@ -2,23 +2,38 @@
 
 #include "router/exchange.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #include "backends/runtime/clock.h"
+#include "backends/thread_pool.h"
 #include "router/client_conn.h"
+#include "router/prompt/body_parse.h"
 #include "router/relay.h"
 
 /*
  * DESIGN
  *
- * Of a complete body three things are made: what the relay acts on (model, stream, where usage may
- * be spliced in), the names of its prefix, and the state that reads the answer. The scanner's
- * document and all slices into it end here; what lives longer is copied into the exchange's arena.
+ *   body complete --+-- small: body_parse_run() at once ---------------------+--> judge, ROUTE
+ *                   |                                                        |
+ *                   '-- large: submit --> body_parse_run() on a thread --> on_parsed
+ *
+ * A large body takes the time of many events of other streams, so it is read on a thread. What the
+ * thread touches (body, arena, what is found) belongs to the job meanwhile: an exchange that ends
+ * leaves it to the job, which frees it when it comes back.
  */
 enum {
-    BODY_DOC_TRIM_BYTES = 1 << 20, /* larger documents leave their memory behind */
-    BLOCK_BYTES = 256,
-    CUT_BYTES_MIN = 64,
+    INLINE_BODY_BYTES_MAX = 256 * 1024, /* about 0.1 ms */
+};
+
+struct parse_job {
+    struct thread_job job;
+    struct exchange *exchange; /* NULL: it has ended */
+    struct relay *relay;
+    struct buf body;
+    struct arena arena;
+    struct body_parse parse;
 };
 
 /* ---- refusals ---- */
@@ -51,11 +66,14 @@ static void list_names(struct buf *text, const struct model *const *models, size
 static void refuse_model(struct exchange *exchange, struct slice id)
 {
     struct client_conn *client = exchange->client;
+    struct arena arena = exchange->arena; /* where id lies */
 
+    arena_init(&exchange->arena, 0);
     exchange->relay->stats.rejected_total[REJECT_UNKNOWN_MODEL]++;
-    client->record.phase = ABORT_ROUTE;
+    client->record.phase = ABORT_PARSE;
     exchange_destroy(exchange);
     client_conn_refuse_model(client, id, END_CLIENT_ERROR);
+    arena_release(&arena);
 }
 
 static void refuse_absent_model(struct exchange *exchange)
@@ -81,29 +99,30 @@ static void refuse_absent_model(struct exchange *exchange)
     buf_release(&text);
 }
 
-/* The model asked for, or the only one there is. NULL: the exchange has ended. */
-static const struct model *find_model(struct exchange *exchange, struct slice id)
+/* The model of a body that names none: the only one there is. */
+static struct slice default_model(const struct relay *relay)
+{
+    if (worker_set_model_count(relay->workers) != 1)
+        return slice_of(NULL, 0);
+    return slice_of_string(worker_set_model_at(relay->workers, 0)->id);
+}
+
+/* Whether the model asked for is served here. False: the exchange has ended. */
+static bool check_model(struct exchange *exchange, struct slice id)
 {
     const struct worker_set *workers = exchange->relay->workers;
-    size_t count = worker_set_model_count(workers);
-    const struct model *model;
 
-    if (count == 0) {
+    if (worker_set_model_count(workers) == 0)
         exchange_refuse(exchange, REJECT_NO_WORKER,
                         &(struct api_error){503, "no_worker_available", NULL,
                                             "No worker has come up yet. Try again later."});
-        return NULL;
-    }
-    if (id.ptr == NULL && count == 1)
-        return worker_set_model_at(workers, 0);
-    if (id.ptr == NULL) {
+    else if (id.ptr == NULL)
         refuse_absent_model(exchange);
-        return NULL;
-    }
-    model = worker_set_find_model(workers, id);
-    if (model == NULL)
+    else if (worker_set_find_model(workers, id) == NULL)
         refuse_model(exchange, id);
-    return model;
+    else
+        return true;
+    return false;
 }
 
 /* Bodies are JSON, plain. True: they are; else the exchange has ended. */
@@ -127,111 +146,194 @@ static bool check_content_headers(struct exchange *exchange)
     return false;
 }
 
-/* Keeps of the request what lives longer than the scanner's document. */
-static int keep_request(struct exchange *exchange, const struct api_request *request,
-                        struct slice model_id)
-{
-    struct slice copy = arena_copy(&exchange->arena, model_id);
+/* ---- what was found ---- */
 
-    if (copy.ptr == NULL)
-        return -ENOMEM;
-    exchange->model_id = (char *)(uintptr_t)copy.ptr;
-    request_record_copy(exchange->client->record.model, REQUEST_MODEL_BYTES_MAX + 1, copy);
+static void keep_request(struct exchange *exchange, const struct api_request *request)
+{
+    exchange->model_id = (char *)(uintptr_t)request->model.ptr;
+    request_record_copy(exchange->client->record.model, REQUEST_MODEL_BYTES_MAX + 1,
+                        request->model);
     exchange->wants_usage = request->wants_usage;
     exchange->answer_tokens_max = request->answer_tokens_max;
     exchange->splice = slice_of(NULL, 0);
     if (exchange->relay->config.usage_ask)
         exchange->splice = api_request_usage_splice(request);
     exchange->splice_at = request->object_start + 1;
-    return 0;
 }
 
-/* Names the prompt's blocks. False: the exchange has ended. */
-static bool name_prompt(struct exchange *exchange, const struct api_request *request)
+static void keep_prompt(struct exchange *exchange, const struct body_parse *parse)
 {
-    struct relay *relay = exchange->relay;
-    struct prompt_stream_config config = {relay->secret, BLOCK_BYTES, CUT_BYTES_MIN};
-    struct api_fault fault;
-    struct prompt_blocks prompt;
-    int status = prompt_stream_write(config, request, &exchange->arena,
-                                     EXCHANGE_PROMPT_BLOCK_COUNT_MAX, &prompt, &fault);
+    const struct prompt_blocks *prompt = &parse->prompt;
 
+    exchange->blocks = prompt->blocks;
+    exchange->block_count = prompt->block_count;
+    exchange->closed_count = prompt->closed_count;
+    exchange->prompt_bytes = prompt->bytes;
+    exchange->has_exact_tokens = prompt->token_ids > 0;
+    exchange->has_one_prompt = parse->request.prompt_count == 1;
+    exchange->prompt_tokens = exchange->has_exact_tokens
+                                  ? (double)prompt->token_ids
+                                  : (double)prompt->bytes * exchange->relay->tokens_per_byte;
+    exchange->client->record.prompt_block_count = (uint32_t)prompt->block_count;
+    /* Of a prompt that was named in part only, the answer continues nothing. */
+    answer_stream_init(&exchange->answer, &parse->request,
+                       parse->prompt_status == 0 ? &prompt->chain : NULL);
+    exchange->has_answer = true;
+}
+
+/* Takes what was found, or refuses. False: the exchange has ended. */
+static bool judge(struct exchange *exchange, const struct body_parse *parse)
+{
+    int status = parse->request_status;
+
+    if (status == 0) {
+        if (!check_model(exchange, parse->request.model))
+            return false;
+        status = parse->prompt_status;
+    }
     if (status == -EINVAL) {
-        refuse_body(exchange, &fault);
+        refuse_body(exchange, &parse->fault);
         return false;
     }
     if (status == -ENOMEM) {
         refuse_memory(exchange);
         return false;
     }
-    exchange->blocks = prompt.blocks;
-    exchange->block_count = prompt.block_count;
-    exchange->closed_count = prompt.closed_count;
-    exchange->prompt_bytes = prompt.bytes;
-    exchange->has_exact_tokens = prompt.token_ids > 0;
-    exchange->has_one_prompt = request->prompt_count == 1;
-    exchange->prompt_tokens = exchange->has_exact_tokens
-                                  ? (double)prompt.token_ids
-                                  : (double)prompt.bytes * relay->tokens_per_byte;
-    exchange->client->record.prompt_block_count = (uint32_t)prompt.block_count;
-    answer_stream_init(&exchange->answer, request, status == 0 ? &prompt.chain : NULL);
-    exchange->has_answer = true;
+    assert(status == 0 || status == -ENOBUFS); /* without a model it has ended by now */
+    keep_request(exchange, &parse->request);
+    keep_prompt(exchange, parse);
     return true;
 }
 
-/* Reads the body and names its prefix. False: the exchange has ended. */
-static bool understand(struct exchange *exchange)
+static void take_parse(struct exchange *exchange, const struct body_parse *parse)
+{
+    struct request_record *record = &exchange->client->record;
+
+    if (!judge(exchange, parse))
+        return;
+    record->parsed_us = clock_now_us();
+    histogram_observe(&exchange->relay->stats.body_parse_seconds,
+                      (double)(record->parsed_us - record->read_us) / 1e6);
+    exchange_move(exchange, EXCHANGE_EVENT_PARSED);
+    exchange_route(exchange);
+}
+
+/* ---- on a thread ---- */
+
+static void free_job(struct parse_job *job)
+{
+    arena_release(&job->arena);
+    buf_release(&job->body);
+    free(job);
+}
+
+static void run_parse(struct thread_job *thread_job, void *scanner)
+{
+    struct parse_job *job = container_of(thread_job, struct parse_job, job);
+
+    body_parse_run(&job->parse, scanner);
+}
+
+static void on_parsed(struct thread_job *thread_job)
+{
+    struct parse_job *job = container_of(thread_job, struct parse_job, job);
+    struct exchange *exchange = job->exchange;
+
+    job->relay->stats.parse_jobs--;
+    if (exchange != NULL) {
+        exchange->parse_job = NULL;
+        exchange->body = job->body;
+        exchange->arena = job->arena;
+        buf_init(&job->body, 0);
+        arena_init(&job->arena, 0);
+        take_parse(exchange, &job->parse);
+    }
+    free_job(job);
+}
+
+void exchange_leave_parse(struct exchange *exchange)
+{
+    struct parse_job *job = exchange->parse_job;
+
+    if (job == NULL)
+        return;
+    exchange->parse_job = NULL;
+    job->exchange = NULL;
+    if (thread_pool_cancel(job->relay->parse_threads, &job->job)) {
+        job->relay->stats.parse_jobs--;
+        free_job(job);
+    }
+}
+
+static struct parse_job *make_job(struct exchange *exchange)
 {
     struct relay *relay = exchange->relay;
-    struct api_request request;
-    struct api_fault fault;
-    const struct model *model;
-    int status = api_request_parse(exchange->api, relay->scanner, buf_slice(&exchange->body),
-                                   &request, &fault);
+    struct parse_job *job = calloc(1, sizeof *job);
+    struct slice model = default_model(relay);
 
-    if (status == -EINVAL) {
-        refuse_body(exchange, &fault);
-        return false;
+    if (job != NULL && model.ptr != NULL) /* its own copy: models come and go on the loop */
+        model = arena_copy(&exchange->arena, model);
+    if (job == NULL || (model.ptr == NULL && worker_set_model_count(relay->workers) == 1)) {
+        free(job);
+        return NULL;
     }
-    if (status < 0) {
+    thread_job_init(&job->job, run_parse, on_parsed);
+    job->exchange = exchange;
+    job->relay = relay;
+    job->body = exchange->body;
+    job->arena = exchange->arena;
+    buf_init(&exchange->body, 0);
+    arena_init(&exchange->arena, 0);
+    job->parse = (struct body_parse){.api = exchange->api,
+                                     .body = buf_slice(&job->body),
+                                     .default_model = model,
+                                     .secret = relay->secret,
+                                     .arena = &job->arena};
+    return job;
+}
+
+static void parse_on_thread(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    struct parse_job *job = make_job(exchange);
+
+    if (job == NULL) {
         refuse_memory(exchange);
-        return false;
+    } else if (thread_pool_submit(relay->parse_threads, &job->job) < 0) {
+        free_job(job);
+        relay->stats.parse_jobs_refused_total++;
+        exchange_refuse(exchange, REJECT_OVERLOADED,
+                        &(struct api_error){503, "overloaded", NULL,
+                                            "Too many large bodies wait to be read (option "
+                                            "--parse-queue-max). Try again later."});
+    } else {
+        exchange->parse_job = job;
+        relay->stats.parse_jobs++;
+        relay->stats.parse_jobs_total++;
     }
-    model = find_model(exchange, request.model);
-    if (model == NULL)
-        return false;
-    request.model = slice_of_string(model->id); /* an absent one means the only one there is */
-    if (keep_request(exchange, &request, request.model) < 0) {
-        refuse_memory(exchange);
-        return false;
-    }
-    return name_prompt(exchange, &request);
 }
 
 void exchange_parse(struct exchange *exchange)
 {
+    static const struct api_fault empty = {"invalid_json", "",
+                                           "The body is empty. Send a JSON object."};
     struct relay *relay = exchange->relay;
-    struct request_record *record = &exchange->client->record;
-    bool is_large = buf_len(&exchange->body) > BODY_DOC_TRIM_BYTES;
-    bool is_understood;
 
+    exchange_move(exchange, EXCHANGE_EVENT_READ);
     if (!check_content_headers(exchange))
         return;
-    if (buf_reserve(&exchange->body, 0) < 0 || exchange->body.bytes == NULL) {
-        static const struct api_fault fault = {"invalid_json", "",
-                                               "The body is empty. Send a JSON object."};
+    if (buf_len(&exchange->body) == 0) {
+        refuse_body(exchange, &empty);
+    } else if (relay->parse_threads != NULL && buf_len(&exchange->body) > INLINE_BODY_BYTES_MAX) {
+        parse_on_thread(exchange);
+    } else {
+        struct body_parse parse = {.api = exchange->api,
+                                   .body = buf_slice(&exchange->body),
+                                   .default_model = default_model(relay),
+                                   .secret = relay->secret,
+                                   .arena = &exchange->arena};
 
-        refuse_body(exchange, &fault);
-        return;
+        body_parse_run(&parse, relay->scanner);
+        take_parse(exchange, &parse);
     }
-    is_understood = understand(exchange);
-    if (is_large)
-        json_scanner_trim(relay->scanner);
-    if (!is_understood)
-        return;
-    record->parsed_us = clock_now_us();
-    histogram_observe(&relay->stats.body_parse_seconds,
-                      (double)(record->parsed_us - record->read_us) / 1e6);
-    exchange_move(exchange, EXCHANGE_EVENT_READ);
-    exchange_route(exchange);
 }

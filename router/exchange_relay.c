@@ -118,6 +118,7 @@ static bool is_replaced(struct slice name)
 {
     return slice_eq_nocase(name, SLICE("Content-Length")) ||
            slice_eq_nocase(name, SLICE("X-Request-Id")) ||
+           slice_eq_nocase(name, SLICE("Request-Id")) ||
            slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
 }
 
@@ -162,8 +163,7 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
     if (status == 0)
         status = http_write_passed_headers(buf, head, is_replaced);
     if (status == 0)
-        status = http_write_header(buf, SLICE("x-request-id"),
-                                   slice_of_string(client->record.request_id));
+        status = client_conn_write_request_id(buf, client);
     if (status == 0)
         status = http_write_header(buf, SLICE("x-samovar-worker"),
                                    slice_of_string(exchange->worker->name));
@@ -336,10 +336,11 @@ static void finish(struct exchange *exchange)
 
     /* 4xx is the client's fault: the worker is well. An engine that died says so behind the head
      * of a stream too, to everybody who asks, until its process ends. A status of 503 is back
-     * pressure, or a dead engine: which of them, its probes find out. */
-    if ((status >= 500 && status != 503) || exchange->answer.error_code >= 500)
+     * pressure, or a dead engine: which of them, its probes find out. An engine that does not have
+     * an endpoint (501) is well. */
+    if (retry_status_was_begun(status) || exchange->answer.error_code >= 500)
         worker_mark_failure(exchange->worker, now_ms);
-    else if (status < 500)
+    else if (status != 503)
         worker_mark_success(exchange->worker, now_ms);
     exchange_learn(exchange);
     exchange_destroy(exchange);

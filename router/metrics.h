@@ -19,6 +19,7 @@
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/response_table.h"
 
 struct worker_set;
 
@@ -40,7 +41,8 @@ struct worker_set;
 
 #define ABORT_PHASE_ROWS(row)                                                                      \
     row(ABORT_READ, "read")                       /* head and body */                              \
-    row(ABORT_ROUTE, "route")                     /* parse and choice */                           \
+    row(ABORT_PARSE, "parse")                     /* a large body, on a thread */                  \
+    row(ABORT_ROUTE, "route")                     /* choice */                                     \
     row(ABORT_QUEUE, "queue")                                                                      \
     row(ABORT_CONNECT, "connect")                                                                  \
     row(ABORT_SEND, "send")                       /* until the answer's first byte */              \
@@ -102,6 +104,7 @@ struct metrics_sources {
     const struct worker_set *workers;
     struct residency_index_stats index;
     struct residency_guess_stats guess;
+    struct response_table_stats responses;
     uint64_t log_dropped_count;
 };
 

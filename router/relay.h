@@ -21,7 +21,10 @@
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/response_table.h"
 #include "router/retry.h"
+
+struct thread_pool;
 
 /* One kind of wait each; its length is the option of the same name. */
 enum relay_wait {
@@ -65,9 +68,11 @@ struct relay {
     struct worker_set *workers;
     struct residency_index *index;
     struct residency_guess *guess;
+    struct response_table *responses;
     const struct policy *policy;
     struct policy_state *policy_state;
-    struct json_scanner *scanner;
+    struct json_scanner *scanner;      /* of the loop thread */
+    struct thread_pool *parse_threads; /* read large bodies; NULL: the loop does */
     struct router_stats stats;
     struct retry_budget retry_budget;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];

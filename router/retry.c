@@ -14,7 +14,11 @@
  * An engine that dies of a request shows it in several ways: the connection dies, before or behind
  * the head of a stream; it answers 500 with its last breath; or whatever was put in front of it
  * says 502 or 504. None can be told from an accident, so all of them end the client's own retries
- * too. A 503 is a refusal: nothing was begun.
+ * too. A 503 is a refusal: nothing was begun; and so is a 501, of an engine that does not have the
+ * endpoint.
+ *
+ * A request that belongs to one worker (it asks for a response that is stored there, or goes on
+ * from one) needs no rule of its own: there is no other worker that may serve it.
  */
 #define BUDGET_TOKENS_PER_REQUEST 0.1
 
@@ -48,6 +52,7 @@ enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry
     case ATTEMPT_HALF_ANSWERED:
     case ATTEMPT_TIMEOUT:
     case ATTEMPT_PROTOCOL:
+        return history->is_repeatable ? elsewhere(history) : RETRY_NO;
     case ATTEMPT_FAILURE_COUNT:
         break;
     }
@@ -64,7 +69,7 @@ bool retry_failure_was_begun(enum attempt_failure failure)
 
 bool retry_status_was_begun(int status)
 {
-    return status >= 500 && status != 503;
+    return status >= 500 && status != 501 && status != 503;
 }
 
 void retry_budget_init(struct retry_budget *budget)

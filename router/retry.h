@@ -32,7 +32,8 @@ enum retry_verdict {
 struct retry_history {
     uint32_t retry_count; /* made so far */
     uint32_t retry_count_max;
-    uint32_t death_count;  /* connections that died with this request on them */
+    uint32_t death_count;  /* attempts that an engine had begun on, and lost */
+    bool is_repeatable;    /* a computation without side effects: once more is only work */
     bool was_begun;        /* an engine took it up and failed, or may still be at work on it */
     bool has_answered;     /* a byte of an answer went to the client */
     bool has_other_worker; /* one that may serve it and was not tried */
@@ -40,9 +41,11 @@ struct retry_history {
 };
 
 /*
- * Nothing is retried once the client has a byte. A timeout never is: it would double the work. A
- * request that was on two workers when they died is not given to a third: a query of death must
- * not walk through the fleet.
+ * Nothing is retried once the client has a byte. What an engine had begun is not either, but for a
+ * connection that died without one: a timeout, or half an answer, would double the work. Embeddings
+ * and the like cost little and give the same again: of these, any loss is retried elsewhere. A
+ * request that was lost on two workers is not given to a third: a query of death must not walk
+ * through the fleet.
  */
 enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry_history *history);
 

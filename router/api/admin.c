@@ -36,6 +36,7 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
         .workers = relay->workers,
         .index = residency_index_stats(relay->index),
         .guess = residency_guess_stats(relay->guess),
+        .responses = response_table_stats(relay->responses),
         .log_dropped_count = log_dropped_count(),
     };
     struct buf body;

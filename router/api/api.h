@@ -38,7 +38,7 @@ enum api_work {
     row(API_TOKENIZE, "tokenize", API_FAMILY_OPENAI, API_WORK_COMPUTE)                             \
     row(API_DETOKENIZE, "detokenize", API_FAMILY_OPENAI, API_WORK_COMPUTE)                         \
     /* GET, DELETE and cancel of a stored response */                                              \
-    row(API_RESPONSE_BY_ID, "response_by_id", API_FAMILY_OPENAI, API_WORK_NONE)                    \
+    row(API_RESPONSE_BY_ID, "response_by_id", API_FAMILY_RESPONSES, API_WORK_NONE)                 \
     row(API_MODELS, "models", API_FAMILY_OPENAI, API_WORK_NONE)                                    \
     /* everything else, unknown paths included */                                                  \
     row(API_OTHER, "other", API_FAMILY_OPENAI, API_WORK_NONE)

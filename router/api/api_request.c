@@ -2,112 +2,13 @@
 
 #include "router/api/api_request.h"
 
+#include "router/api/api_fields.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-/*
- * DESIGN
- *
- * One pass over the body's members; a table says which of them we act on and what they may be. Two
- * parsers may disagree on which of two equal keys counts (Python: the last; json_get(): the first),
- * and a router that reads another `model` than the engine can be led past its own rules: a field we
- * act on, written twice, is refused. Keys are compared unescaped, so "\u006dodel" is `model`.
- * What is in range for a number is the engine's to say; we only need not to be misled by it.
- */
-enum field {
-    FIELD_MODEL,
-    FIELD_MESSAGES,
-    FIELD_PROMPT,
-    FIELD_STREAM,
-    FIELD_STREAM_OPTIONS,
-    FIELD_N,
-    FIELD_BEST_OF,
-    FIELD_MAX_TOKENS,
-    FIELD_MAX_COMPLETION_TOKENS,
-    FIELD_ECHO,
-    FIELD_SUFFIX,
-    FIELD_CONTINUE_FINAL_MESSAGE,
-    FIELD_ADD_GENERATION_PROMPT,
-    FIELD_CACHE_SALT,
-    FIELD_TOOLS,
-    FIELD_COUNT
-};
-
-enum { TYPES_ANY = 0, TYPES_NUMBER = 1u << JSON_INT64 | 1u << JSON_UINT64 | 1u << JSON_DOUBLE };
-
-/* types: a bit for each enum json_type that is fine beside null. */
-static const struct field_row {
-    struct slice key;
-    unsigned types;
-    const char *expected;
-} rows[] = {
-    [FIELD_MODEL] = {{"model", 5}, 1u << JSON_STRING, "a string"},
-    [FIELD_MESSAGES] = {{"messages", 8}, 1u << JSON_ARRAY, "an array of messages"},
-    [FIELD_PROMPT] = {{"prompt", 6}, 1u << JSON_STRING | 1u << JSON_ARRAY, "a string or an array"},
-    [FIELD_STREAM] = {{"stream", 6}, 1u << JSON_BOOL, "true or false"},
-    [FIELD_STREAM_OPTIONS] = {{"stream_options", 14}, 1u << JSON_OBJECT, "an object"},
-    [FIELD_N] = {{"n", 1}, TYPES_NUMBER, "a number"},
-    [FIELD_BEST_OF] = {{"best_of", 7}, TYPES_NUMBER, "a number"},
-    [FIELD_MAX_TOKENS] = {{"max_tokens", 10}, TYPES_NUMBER, "a number"},
-    [FIELD_MAX_COMPLETION_TOKENS] = {{"max_completion_tokens", 21}, TYPES_NUMBER, "a number"},
-    [FIELD_ECHO] = {{"echo", 4}, 1u << JSON_BOOL, "true or false"},
-    [FIELD_SUFFIX] = {{"suffix", 6}, TYPES_ANY, ""},
-    [FIELD_CONTINUE_FINAL_MESSAGE] = {{"continue_final_message", 22},
-                                      1u << JSON_BOOL,
-                                      "true or false"},
-    [FIELD_ADD_GENERATION_PROMPT] = {{"add_generation_prompt", 21},
-                                     1u << JSON_BOOL,
-                                     "true or false"},
-    [FIELD_CACHE_SALT] = {{"cache_salt", 10}, 1u << JSON_STRING, "a string"},
-    [FIELD_TOOLS] = {{"tools", 5}, 1u << JSON_ARRAY, "an array of tools"},
-};
-_Static_assert(array_count(rows) == FIELD_COUNT, "every field has a row");
-
-static int refuse(struct api_fault *fault, const char *code, struct slice param)
-{
-    fault->code = code;
-    snprintf(fault->param, sizeof fault->param, "%.*s", (int)param.len, param.ptr);
-    return -EINVAL;
-}
-
-static enum field find_field(struct slice key)
-{
-    enum field field = 0;
-
-    while (field < FIELD_COUNT && !slice_eq(rows[field].key, key))
-        field++;
-    return field;
-}
-
-/* Fills values[] with the members we act on. */
-static int collect(struct json_value root, struct json_value values[FIELD_COUNT],
-                   struct api_fault *fault)
-{
-    struct json_iterator members = json_iterate(root);
-    struct json_member member;
-
-    while (json_next_member(&members, &member)) {
-        enum field field = find_field(member.key);
-        enum json_type type = json_type(member.value);
-
-        if (field == FIELD_COUNT)
-            continue;
-        if (json_type(values[field]) != JSON_NONE) {
-            snprintf(fault->message, sizeof fault->message,
-                     "The field is in the body twice; send it once.");
-            return refuse(fault, "duplicate_field", rows[field].key);
-        }
-        if (type != JSON_NULL && rows[field].types != TYPES_ANY &&
-            (rows[field].types & 1u << type) == 0) {
-            snprintf(fault->message, sizeof fault->message, "The field must be %s.",
-                     rows[field].expected);
-            return refuse(fault, "invalid_type", rows[field].key);
-        }
-        values[field] = member.value;
-    }
-    return 0;
-}
+enum { TYPES_NUMBER = 1u << JSON_INT64 | 1u << JSON_UINT64 | 1u << JSON_DOUBLE };
 
 /* A count from any spelling of a number; below 0 is 0. */
 static uint64_t count_of(struct json_value value)
@@ -170,23 +71,129 @@ static int read_stream_options(struct json_value options, struct api_request *re
     request->has_stream_options = json_type(options) != JSON_NONE;
     if (type != JSON_NONE && type != JSON_NULL && type != JSON_BOOL) {
         snprintf(fault->message, sizeof fault->message, "The field must be true or false.");
-        return refuse(fault, "invalid_type", SLICE("stream_options.include_usage"));
+        return api_fields_refuse(fault, "invalid_type", SLICE("stream_options.include_usage"));
     }
     request->wants_usage = json_bool(include);
     return 0;
+}
+
+/* The last item's status says that the engine shall go on where it ends. */
+static bool is_item_open(struct json_value item)
+{
+    struct json_value type = json_get(item, "type");
+    struct slice name = json_string(type), status = json_string(json_get(item, "status"));
+    bool is_message = json_type(type) != JSON_STRING || slice_eq(name, SLICE("message"));
+
+    return (is_message || slice_eq(name, SLICE("reasoning"))) &&
+           (slice_eq(status, SLICE("in_progress")) || slice_eq(status, SLICE("incomplete")));
+}
+
+static struct json_value last_element(struct json_value array)
+{
+    struct json_iterator elements = json_iterate(array);
+    struct json_value element, last = {0};
+
+    while (json_next_element(&elements, &element))
+        last = element;
+    return last;
+}
+
+/* Whether the last message is left open: each API says it its own way. */
+static bool continues_message(enum api api, const struct json_value values[FIELD_COUNT])
+{
+    struct json_value message;
+
+    switch (api) {
+    case API_RESPONSES:
+        return is_item_open(last_element(values[FIELD_INPUT]));
+    case API_MESSAGES:
+        message = last_element(values[FIELD_MESSAGES]);
+        return slice_eq(json_string(json_get(message, "role")), SLICE("assistant"));
+    default:
+        return json_bool(values[FIELD_CONTINUE_FINAL_MESSAGE]);
+    }
+}
+
+static bool is_given(struct json_value value)
+{
+    return json_type(value) != JSON_NONE && json_type(value) != JSON_NULL;
+}
+
+static bool is_false(struct json_value value)
+{
+    return json_type(value) == JSON_BOOL && !json_bool(value);
 }
 
 /* Only an answer that the next prompt holds word for word, behind this one, is worth learning. */
 static bool is_answer_learnable(const struct api_request *request,
                                 const struct json_value values[FIELD_COUNT])
 {
-    struct json_value generation = values[FIELD_ADD_GENERATION_PROMPT];
-    enum json_type suffix = json_type(values[FIELD_SUFFIX]);
+    return api_work(request->api) == API_WORK_GENERATE && request->choice_count == 1 &&
+           request->prompt_count == 1 && !request->is_token_prompt && !request->continues_message &&
+           !request->continues_state && !json_bool(values[FIELD_ECHO]) &&
+           !is_false(values[FIELD_ADD_GENERATION_PROMPT]) &&
+           !is_false(values[FIELD_INCLUDE_REASONING]) && !is_given(values[FIELD_SUFFIX]);
+}
 
-    return request->choice_count == 1 && request->prompt_count == 1 && !request->is_token_prompt &&
-           !request->continues_message && !json_bool(values[FIELD_ECHO]) &&
-           (json_type(generation) != JSON_BOOL || json_bool(generation)) &&
-           (suffix == JSON_NONE || suffix == JSON_NULL);
+/*
+ * The first that is there, the narrowest first: what was made to bring equal prefixes together,
+ * then what names a session, then what names a user, who may have many. metadata.user_id is all
+ * that the messages API has; its clients put the session's id into it.
+ */
+static int read_session_key(const struct json_value values[FIELD_COUNT],
+                            struct api_request *request, struct api_fault *fault)
+{
+    struct slice session, user;
+    int status;
+
+    if ((status = api_fields_string(values[FIELD_SESSION_PARAMS], "session_id",
+                                    "session_params.session_id", &session, fault)) < 0 ||
+        (status = api_fields_string(values[FIELD_METADATA], "user_id", "metadata.user_id", &user,
+                                    fault)) < 0)
+        return status;
+
+    const struct slice keys[] = {
+        json_string(values[FIELD_PROMPT_CACHE_KEY]),
+        json_string(values[FIELD_SESSION_ID]),
+        session,
+        json_string(values[FIELD_SAFETY_IDENTIFIER]),
+        json_string(values[FIELD_USER]),
+        user,
+    };
+
+    for (size_t i = 0; i < array_count(keys) && request->session_key.len == 0; i++)
+        request->session_key = keys[i];
+    return 0;
+}
+
+static uint64_t answer_tokens_max(const struct json_value values[FIELD_COUNT])
+{
+    const enum field fields[] = {FIELD_MAX_COMPLETION_TOKENS, FIELD_MAX_TOKENS,
+                                 FIELD_MAX_OUTPUT_TOKENS};
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < array_count(fields) && count == 0; i++)
+        count = count_of(values[fields[i]]);
+    return count;
+}
+
+static void read_fields(const struct json_value values[FIELD_COUNT], struct api_request *request)
+{
+    request->model = json_string(values[FIELD_MODEL]);
+    request->is_stream = json_bool(values[FIELD_STREAM]);
+    request->choice_count = choice_count(values);
+    request->prompt_count = 1;
+    if (request->api == API_COMPLETIONS)
+        read_prompt(values[FIELD_PROMPT], request);
+    request->answer_tokens_max = answer_tokens_max(values);
+    request->previous_response_id = json_string(values[FIELD_PREVIOUS_RESPONSE_ID]);
+    request->is_background = json_bool(values[FIELD_BACKGROUND]);
+    request->is_stored = request->api == API_RESPONSES && !is_false(values[FIELD_STORE]);
+    request->continues_message = continues_message(request->api, values);
+    request->continues_state = is_given(values[FIELD_PREVIOUS_RESPONSE_ID]) ||
+                               is_given(values[FIELD_CONVERSATION]) ||
+                               is_given(values[FIELD_PROMPT_TEMPLATE]);
+    request->is_answer_learnable = is_answer_learnable(request, values);
 }
 
 static int scan_body(struct json_scanner *scanner, struct slice body, struct api_request *request,
@@ -198,13 +205,13 @@ static int scan_body(struct json_scanner *scanner, struct slice body, struct api
     if (status == -EINVAL) {
         snprintf(fault->message, sizeof fault->message,
                  "The body is not valid JSON: at byte %zu: %s", error.offset, error.message);
-        return refuse(fault, "invalid_json", SLICE(""));
+        return api_fields_refuse(fault, "invalid_json", SLICE(""));
     }
     if (status < 0)
         return status;
     if (json_type(request->root) != JSON_OBJECT) {
         snprintf(fault->message, sizeof fault->message, "The body must be a JSON object.");
-        return refuse(fault, "invalid_type", SLICE(""));
+        return api_fields_refuse(fault, "invalid_type", SLICE(""));
     }
     return 0;
 }
@@ -213,26 +220,17 @@ int api_request_parse(enum api api, struct json_scanner *scanner, struct slice b
                       struct api_request *request, struct api_fault *fault)
 {
     struct json_value values[FIELD_COUNT] = {{0}};
-    uint64_t tokens_max;
     int status;
 
     *request = (struct api_request){.api = api};
     *fault = (struct api_fault){.code = ""};
     if ((status = scan_body(scanner, body, request, fault)) < 0 ||
-        (status = collect(request->root, values, fault)) < 0 ||
-        (status = read_stream_options(values[FIELD_STREAM_OPTIONS], request, fault)) < 0)
+        (status = api_fields_collect(api, request->root, values, fault)) < 0 ||
+        (status = read_stream_options(values[FIELD_STREAM_OPTIONS], request, fault)) < 0 ||
+        (status = read_session_key(values, request, fault)) < 0)
         return status;
 
-    request->model = json_string(values[FIELD_MODEL]);
-    request->is_stream = json_bool(values[FIELD_STREAM]);
-    request->choice_count = choice_count(values);
-    request->prompt_count = 1;
-    if (api == API_COMPLETIONS)
-        read_prompt(values[FIELD_PROMPT], request);
-    tokens_max = count_of(values[FIELD_MAX_COMPLETION_TOKENS]);
-    request->answer_tokens_max = tokens_max > 0 ? tokens_max : count_of(values[FIELD_MAX_TOKENS]);
-    request->continues_message = json_bool(values[FIELD_CONTINUE_FINAL_MESSAGE]);
-    request->is_answer_learnable = is_answer_learnable(request, values);
+    read_fields(values, request);
     request->object_start = (size_t)((const char *)memchr(body.ptr, '{', body.len) - body.ptr);
     request->is_object_empty = json_count(request->root) == 0;
     return 0;
@@ -240,7 +238,10 @@ int api_request_parse(enum api api, struct json_scanner *scanner, struct slice b
 
 struct slice api_request_usage_splice(const struct api_request *request)
 {
-    if (!request->is_stream || request->has_stream_options)
+    bool takes_option = request->api == API_CHAT || request->api == API_COMPLETIONS;
+
+    /* Streams of the other APIs carry usage unasked. */
+    if (!takes_option || !request->is_stream || request->has_stream_options)
         return SLICE("");
     return SLICE("\"stream_options\":{\"include_usage\":true},");
 }

@@ -81,38 +81,6 @@ static void answer_models(struct client_conn *conn, struct slice rest)
     buf_release(&body);
 }
 
-static int hex_value(char digit)
-{
-    if (digit >= '0' && digit <= '9')
-        return digit - '0';
-    if (digit >= 'a' && digit <= 'f')
-        return digit - 'a' + 10;
-    return digit >= 'A' && digit <= 'F' ? digit - 'A' + 10 : -1;
-}
-
-/* Undoes %XX: ids with slashes come in both spellings. False: too long, or broken. */
-static bool decode_id(struct slice text, char id[ID_BYTES_MAX], size_t *len)
-{
-    *len = 0;
-    for (size_t at = 0; at < text.len; at++) {
-        char byte = text.ptr[at];
-
-        if (*len == ID_BYTES_MAX)
-            return false;
-        if (byte == '%') {
-            int high = at + 2 < text.len ? hex_value(text.ptr[at + 1]) : -1;
-            int low = at + 2 < text.len ? hex_value(text.ptr[at + 2]) : -1;
-
-            if (high < 0 || low < 0)
-                return false;
-            byte = (char)(high << 4 | low);
-            at += 2;
-        }
-        id[(*len)++] = byte;
-    }
-    return true;
-}
-
 static void answer_model(struct client_conn *conn, struct slice rest)
 {
     const struct worker_set *workers = conn->relay->workers;
@@ -120,7 +88,7 @@ static void answer_model(struct client_conn *conn, struct slice rest)
     const struct model *model = NULL;
     size_t len;
 
-    if (decode_id(rest, id, &len))
+    if (endpoint_decode(rest, id, sizeof id, &len))
         model = worker_set_find_model(workers, slice_of(id, len));
     if (model != NULL) {
         answer_json(conn, 200, slice_of_string(model->json));
@@ -130,24 +98,56 @@ static void answer_model(struct client_conn *conn, struct slice rest)
     client_conn_refuse_model(conn, slice_of(id, len), END_CLIENT_ERROR);
 }
 
+#define RELAYED(path_, api_)                                                                       \
+    {                                                                                              \
+        .path = (path_), .method = HTTP_METHOD_POST, .api = (api_), .handler = &exchange_handler   \
+    }
+#define BY_ID(method_, suffix_)                                                                    \
+    {                                                                                              \
+        .path = "/v1/responses/", .is_prefix = true, .suffix = (suffix_), .method = (method_),     \
+        .api = API_RESPONSE_BY_ID, .handler = &exchange_handler                                    \
+    }
+#define LOCAL(path_, api_, answer_)                                                                \
+    {                                                                                              \
+        .path = (path_), .method = HTTP_METHOD_GET, .api = (api_), .answer = (answer_)             \
+    }
+
 static const struct endpoint endpoints[] = {
-    {.path = "/v1/chat/completions",
-     .method = HTTP_METHOD_POST,
-     .api = API_CHAT,
-     .handler = &exchange_handler},
-    {.path = "/v1/completions",
-     .method = HTTP_METHOD_POST,
-     .api = API_COMPLETIONS,
-     .handler = &exchange_handler},
-    {.path = "/v1/models", .method = HTTP_METHOD_GET, .api = API_MODELS, .answer = answer_models},
+    RELAYED("/v1/chat/completions", API_CHAT),
+    RELAYED("/v1/completions", API_COMPLETIONS),
+    RELAYED("/v1/responses", API_RESPONSES),
+    BY_ID(HTTP_METHOD_GET, ""),
+    BY_ID(HTTP_METHOD_DELETE, ""),
+    BY_ID(HTTP_METHOD_POST, "/cancel"),
+    BY_ID(HTTP_METHOD_GET, "/input_items"),
+    RELAYED("/v1/messages", API_MESSAGES),
+    RELAYED("/v1/messages/count_tokens", API_COUNT_TOKENS),
+    RELAYED("/v1/embeddings", API_EMBEDDINGS),
+    RELAYED("/rerank", API_RERANK),
+    RELAYED("/v1/rerank", API_RERANK),
+    RELAYED("/v2/rerank", API_RERANK),
+    RELAYED("/score", API_SCORE),
+    RELAYED("/v1/score", API_SCORE),
+    RELAYED("/tokenize", API_TOKENIZE),
+    RELAYED("/v1/tokenize", API_TOKENIZE),
+    RELAYED("/detokenize", API_DETOKENIZE),
+    RELAYED("/v1/detokenize", API_DETOKENIZE),
+    LOCAL("/v1/models", API_MODELS, answer_models),
     {.path = "/v1/models/",
      .is_prefix = true,
      .method = HTTP_METHOD_GET,
      .api = API_MODELS,
      .answer = answer_model},
-    {.path = "/health", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_health},
-    {.path = "/readyz", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_readyz},
-    {.path = "/version", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_version},
+    LOCAL("/health", API_OTHER, answer_health),
+    LOCAL("/healthz", API_OTHER, answer_health),
+    LOCAL("/live", API_OTHER, answer_health),
+    LOCAL("/livez", API_OTHER, answer_health),
+    LOCAL("/liveness", API_OTHER, answer_health),
+    LOCAL("/ping", API_OTHER, answer_health),
+    LOCAL("/ready", API_OTHER, answer_readyz),
+    LOCAL("/readyz", API_OTHER, answer_readyz),
+    LOCAL("/readiness", API_OTHER, answer_readyz),
+    LOCAL("/version", API_OTHER, answer_version),
 };
 
 const struct endpoint_table public_endpoints = {endpoints, array_count(endpoints), false};

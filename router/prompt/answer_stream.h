@@ -17,21 +17,24 @@
 #include "hashing/block_chain.h"
 #include "router/api/api_request.h"
 
-enum { ANSWER_BLOCK_COUNT_MAX = 1024 }; /* an answer longer than 256 KiB is learned up to there */
+enum {
+    ANSWER_BLOCK_COUNT_MAX = 1024,     /* an answer longer than 256 KiB is learned up to there */
+    ANSWER_RESPONSE_ID_BYTES_MAX = 128 /* longer ones are not remembered */
+};
 
 enum answer_event_kind {
     ANSWER_EVENT_CONTENT,    /* carries text, reasoning or a tool call: the first one ends TTFT */
     ANSWER_EVENT_USAGE_ONLY, /* "choices":[] with usage: what a client who did not ask must not see
                               */
-    ANSWER_EVENT_DONE,       /* [DONE] */
-    ANSWER_EVENT_ERROR,      /* an error object in the stream */
-    ANSWER_EVENT_OTHER,      /* role chunk, finish chunk, not understood */
+    ANSWER_EVENT_DONE,       /* [DONE], response.completed or .incomplete, message_stop */
+    ANSWER_EVENT_ERROR,      /* an error object in the stream, response.failed, an error event */
+    ANSWER_EVENT_OTHER,      /* role chunk, finish chunk, ping, not understood */
 };
 
 struct answer_usage {
     bool is_known;
-    bool has_cached; /* prompt_tokens_details.cached_tokens was a number */
-    uint64_t prompt_tokens;
+    bool has_cached;        /* the number of cached tokens was there */
+    uint64_t prompt_tokens; /* of the whole prompt, cached or not, in every API */
     uint64_t completion_tokens;
     uint64_t cached_tokens;
 };
@@ -39,11 +42,16 @@ struct answer_usage {
 struct answer_stream {
     enum api api;
     struct answer_usage usage;
-    bool has_finished; /* a finish_reason was seen */
-    bool has_done;     /* [DONE] was seen */
+    bool has_content;  /* something the client has waited for: text, reasoning, a tool call */
+    bool has_finished; /* the engine said why it stopped: finish_reason, stop_reason, status */
+    bool has_done;     /* the API's own last event was seen: [DONE]; response.completed,
+                          .incomplete or .failed; message_stop */
     bool has_error;
-    uint64_t error_code; /* of that error, as an HTTP status; 0: it has none */
-    bool is_learnable;   /* one choice, understood so far */
+    uint64_t error_code;      /* of that error, as an HTTP status; 0: it has none */
+    bool has_sequence_number; /* responses, streamed: */
+    uint64_t sequence_number; /* of the newest event; one that we append goes on counting */
+    char response_id[ANSWER_RESPONSE_ID_BYTES_MAX + 1]; /* responses; "" until known, or too long */
+    bool is_learnable;                                  /* one choice, understood so far */
     uint64_t event_count;
     struct block *blocks; /* that the answer closed, beyond the prompt's; heap, grown as needed */
     size_t block_count;

@@ -170,6 +170,7 @@ part_bench()
         run_bench $bench --quick || bench_part_status=1
     done
     run_bench relay --smoke || bench_part_status=1
+    run_bench instructions --smoke || bench_part_status=1
     return $bench_part_status
 }
 

@@ -198,3 +198,207 @@ Test(api_request, usage_is_asked_for_only_where_the_client_left_the_question_ope
         release(&world);
     }
 }
+
+Test(api_request, each_api_calls_the_bound_of_its_answer_by_its_own_name)
+{
+    static const struct {
+        enum api api;
+        const char *body;
+        uint64_t expected;
+    } rows[] = {
+        {API_CHAT, "{\"max_tokens\":3,\"max_completion_tokens\":5}", 5},
+        {API_COMPLETIONS, "{\"max_tokens\":3}", 3},
+        {API_RESPONSES, "{\"max_output_tokens\":7,\"max_tokens\":3}", 7},
+        {API_RESPONSES, "{\"max_tokens\":3}", 0},
+        {API_MESSAGES, "{\"max_tokens\":9,\"max_output_tokens\":3}", 9},
+        {API_EMBEDDINGS, "{\"max_tokens\":9}", 0},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct request_world world;
+
+        cr_assert(eq(int, parse(&world, rows[i].api, rows[i].body), 0));
+
+        cr_assert(eq(u64, world.request.answer_tokens_max, rows[i].expected), "%s", rows[i].body);
+        release(&world);
+    }
+}
+
+Test(api_request, what_ties_requests_together_is_the_narrowest_key_there_is)
+{
+    static const struct {
+        enum api api;
+        const char *body;
+        const char *expected; /* NULL: none */
+    } rows[] = {
+        {API_CHAT,
+         "{\"user\":\"u\",\"safety_identifier\":\"f\",\"session_params\":{\"session_id\":\"p\"},"
+         "\"session_id\":\"s\",\"prompt_cache_key\":\"k\"}",
+         "k"},
+        {API_CHAT,
+         "{\"user\":\"u\",\"safety_identifier\":\"f\",\"session_params\":{\"session_id\":\"p\"},"
+         "\"session_id\":\"s\",\"prompt_cache_key\":null}",
+         "s"},
+        {API_COMPLETIONS,
+         "{\"user\":\"u\",\"safety_identifier\":\"f\",\"session_params\":{\"session_id\":\"p\"},"
+         "\"session_id\":\"\"}",
+         "p"},
+        {API_RESPONSES, "{\"user\":\"u\",\"safety_identifier\":\"f\",\"session_params\":{}}", "f"},
+        {API_RESPONSES, "{\"user\":\"u\"}", "u"},
+        {API_MESSAGES, "{\"metadata\":{\"user_id\":\"m\"}}", "m"},
+        {API_MESSAGES, "{\"metadata\":{\"user_id\":null}}", NULL},
+        {API_CHAT, "{\"metadata\":{\"user_id\":\"m\"}}", NULL},
+        {API_CHAT, "{}", NULL},
+        {API_EMBEDDINGS, "{\"user\":\"u\"}", NULL},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct request_world world;
+
+        cr_assert(eq(int, parse(&world, rows[i].api, rows[i].body), 0));
+
+        if (rows[i].expected == NULL)
+            cr_assert(eq(sz, world.request.session_key.len, 0), "%s", rows[i].body);
+        else
+            cr_assert(slice_eq(world.request.session_key, slice_of_string(rows[i].expected)), "%s",
+                      rows[i].body);
+        release(&world);
+    }
+}
+
+Test(api_request, state_that_an_engine_holds_is_told_apart_from_state_in_the_body)
+{
+    static const struct {
+        const char *body;
+        const char *previous;
+        bool continues_state;
+        bool is_background;
+        bool is_stored;
+    } rows[] = {
+        {"{\"input\":\"x\"}", "", false, false, true},
+        {"{\"input\":\"x\",\"store\":null,\"previous_response_id\":null,\"background\":null}", "",
+         false, false, true},
+        {"{\"input\":\"x\",\"store\":false}", "", false, false, false},
+        {"{\"input\":\"x\",\"previous_response_id\":\"resp_1\",\"background\":true}", "resp_1",
+         true, true, true},
+        {"{\"input\":\"x\",\"conversation\":{\"id\":\"conv_1\"}}", "", true, false, true},
+        {"{\"input\":\"x\",\"conversation\":\"conv_1\"}", "", true, false, true},
+        {"{\"prompt\":{\"id\":\"pmpt_1\"}}", "", true, false, true},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct request_world world;
+
+        cr_assert(eq(int, parse(&world, API_RESPONSES, rows[i].body), 0));
+
+        cr_assert(slice_eq(world.request.previous_response_id, slice_of_string(rows[i].previous)));
+        cr_assert(eq(int, world.request.continues_state, rows[i].continues_state), "%s",
+                  rows[i].body);
+        cr_assert(eq(int, world.request.is_background, rows[i].is_background), "%s", rows[i].body);
+        cr_assert(eq(int, world.request.is_stored, rows[i].is_stored), "%s", rows[i].body);
+        cr_assert(eq(int, world.request.is_answer_learnable, !rows[i].continues_state));
+        release(&world);
+    }
+}
+
+Test(api_request, an_answer_that_the_next_prompt_will_not_hold_is_not_learnable)
+{
+    static const struct {
+        enum api api;
+        const char *body;
+        bool is_learnable;
+    } rows[] = {
+        {API_CHAT, "{\"messages\":[]}", true},
+        {API_CHAT, "{\"include_reasoning\":true}", true},
+        {API_CHAT, "{\"include_reasoning\":false}", false},
+        {API_CHAT, "{\"continue_final_message\":true}", false},
+        {API_CHAT, "{\"add_generation_prompt\":false}", false},
+        {API_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":\"x\"}]}", true},
+        {API_RESPONSES, "{\"input\":[],\"include_reasoning\":false}", false},
+        {API_RESPONSES,
+         "{\"input\":[{\"role\":\"assistant\",\"content\":\"x\",\"status\":\"incomplete\"}]}",
+         false},
+        {API_RESPONSES, "{\"input\":[{\"type\":\"reasoning\",\"status\":\"in_progress\"}]}", false},
+        {API_RESPONSES, "{\"input\":[{\"type\":\"function_call\",\"status\":\"in_progress\"}]}",
+         true},
+        {API_RESPONSES,
+         "{\"input\":[{\"role\":\"assistant\",\"content\":\"x\",\"status\":\"incomplete\"},"
+         "{\"role\":\"user\",\"content\":\"x\"}]}",
+         true},
+        {API_MESSAGES, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", true},
+        {API_MESSAGES,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},"
+         "{\"role\":\"assistant\",\"content\":\"x\"}]}",
+         false},
+        {API_COUNT_TOKENS, "{\"messages\":[]}", false},
+        {API_EMBEDDINGS, "{\"input\":\"x\"}", false},
+        {API_RERANK, "{\"query\":\"x\",\"documents\":[]}", false},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct request_world world;
+
+        cr_assert(eq(int, parse(&world, rows[i].api, rows[i].body), 0));
+
+        cr_assert(eq(int, world.request.is_answer_learnable, rows[i].is_learnable), "%s",
+                  rows[i].body);
+        release(&world);
+    }
+}
+
+Test(api_request, a_wrong_type_is_refused_only_in_the_api_that_has_the_field)
+{
+    static const struct {
+        enum api api;
+        const char *body;
+        const char *param; /* NULL: fine */
+    } rows[] = {
+        {API_RESPONSES, "{\"input\":7}", "input"},
+        {API_RESPONSES, "{\"input\":{}}", "input"},
+        {API_RESPONSES, "{\"instructions\":[]}", "instructions"},
+        {API_RESPONSES, "{\"previous_response_id\":7}", "previous_response_id"},
+        {API_RESPONSES, "{\"background\":\"yes\"}", "background"},
+        {API_RESPONSES, "{\"store\":0}", "store"},
+        {API_RESPONSES, "{\"max_output_tokens\":\"many\"}", "max_output_tokens"},
+        {API_RESPONSES, "{\"store\":true,\"store\":false}", "store"},
+        {API_RESPONSES, "{\"messages\":7,\"system\":7,\"n\":\"x\",\"stream_options\":7}", NULL},
+        {API_MESSAGES, "{\"system\":{}}", "system"},
+        {API_MESSAGES, "{\"messages\":\"hi\"}", "messages"},
+        {API_MESSAGES, "{\"metadata\":[]}", "metadata"},
+        {API_MESSAGES, "{\"metadata\":{\"user_id\":7}}", "metadata.user_id"},
+        {API_MESSAGES, "{\"input\":7,\"previous_response_id\":7,\"store\":\"x\"}", NULL},
+        {API_CHAT, "{\"user\":7}", "user"},
+        {API_CHAT, "{\"prompt_cache_key\":{}}", "prompt_cache_key"},
+        {API_CHAT, "{\"session_params\":{\"session_id\":[]}}", "session_params.session_id"},
+        {API_CHAT, "{\"metadata\":7,\"input\":7,\"prompt\":7}", NULL},
+        {API_EMBEDDINGS, "{\"model\":7}", "model"},
+        {API_EMBEDDINGS, "{\"input\":7,\"user\":7,\"stream\":\"x\",\"messages\":7}", NULL},
+        {API_TOKENIZE, "{\"prompt\":7}", NULL},
+        {API_DETOKENIZE, "[]", ""},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct request_world world;
+
+        int status = parse(&world, rows[i].api, rows[i].body);
+
+        cr_assert(eq(int, status, rows[i].param == NULL ? 0 : -EINVAL), "%s", rows[i].body);
+        if (rows[i].param != NULL)
+            cr_assert(eq(str, world.fault.param, (char *)rows[i].param), "%s", rows[i].body);
+        release(&world);
+    }
+}
+
+Test(api_request, only_chat_and_completions_have_to_be_asked_for_usage)
+{
+    for (enum api api = API_CHAT; api <= API_DETOKENIZE; api++) {
+        struct request_world world;
+
+        cr_assert(eq(int, parse(&world, api, "{\"stream\":true}"), 0));
+
+        cr_assert(eq(int, api_request_usage_splice(&world.request).len > 0,
+                     api == API_CHAT || api == API_COMPLETIONS),
+                  "%s", api_name(api));
+        release(&world);
+    }
+}

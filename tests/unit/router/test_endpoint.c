@@ -6,7 +6,11 @@
 #include <criterion/new/assert.h>
 
 #include "backends/runtime/must_check.h"
+#include "router/api/public.h"
+#include "router/client_conn.h"
 #include "tests/support/leak_check.h"
+
+static const struct client_handler handler; /* only its address matters here */
 
 static const struct endpoint endpoints[] = {
     {.path = "/v1/chat", .method = HTTP_METHOD_POST},
@@ -14,6 +18,12 @@ static const struct endpoint endpoints[] = {
     {.path = "/v1/models/", .is_prefix = true, .method = HTTP_METHOD_GET},
     {.path = "/both", .method = HTTP_METHOD_GET},
     {.path = "/both", .method = HTTP_METHOD_POST},
+    {.path = "/r/",
+     .is_prefix = true,
+     .suffix = "",
+     .method = HTTP_METHOD_GET,
+     .handler = &handler},
+    {.path = "/r/", .is_prefix = true, .suffix = "/stop", .method = HTTP_METHOD_POST},
 };
 static const struct endpoint_table table = {endpoints, array_count(endpoints), false};
 
@@ -47,6 +57,18 @@ Test(endpoint, a_request_finds_who_serves_it)
         {HTTP_METHOD_GET, "/both", ENDPOINT_FOUND, 3, ""},
         {HTTP_METHOD_POST, "/both", ENDPOINT_FOUND, 4, ""},
         {HTTP_METHOD_DELETE, "/both", ENDPOINT_NO_METHOD, 4, ""},
+        {HTTP_METHOD_GET, "/r/a", ENDPOINT_FOUND, 5, "a"},
+        {HTTP_METHOD_HEAD, "/r/a", ENDPOINT_NO_METHOD, 5, "a"}, /* an engine would answer it */
+        {HTTP_METHOD_GET, "/r/stop?x=/", ENDPOINT_FOUND, 5, "stop"},
+        {HTTP_METHOD_GET, "/r/", ENDPOINT_NO_PATH, 0, ""},
+        {HTTP_METHOD_GET, "/r/a/", ENDPOINT_NO_PATH, 0, ""},
+        {HTTP_METHOD_GET, "/r/a/b", ENDPOINT_NO_PATH, 0, ""},
+        {HTTP_METHOD_POST, "/r/a/stop", ENDPOINT_FOUND, 6, "a"},
+        {HTTP_METHOD_POST, "/r/a%2Fb/stop", ENDPOINT_FOUND, 6, "a%2Fb"},
+        {HTTP_METHOD_GET, "/r/a/stop", ENDPOINT_NO_METHOD, 6, "a"},
+        {HTTP_METHOD_POST, "/r/a/b/stop", ENDPOINT_NO_PATH, 0, ""},
+        {HTTP_METHOD_POST, "/r//stop", ENDPOINT_NO_PATH, 0, ""},
+        {HTTP_METHOD_POST, "/r/../stop", ENDPOINT_FOUND, 6, ".."}, /* an id like any other */
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
@@ -61,5 +83,74 @@ Test(endpoint, a_request_finds_who_serves_it)
         if (match != ENDPOINT_NO_PATH)
             cr_assert(eq(ptr, (void *)endpoint, (void *)&endpoints[rows[i].place]), "%s",
                       rows[i].target);
+    }
+}
+
+Test(endpoint, a_path_that_nobody_serves_names_the_one_that_was_meant)
+{
+    static const struct {
+        const char *target;
+        const char *near; /* NULL: none */
+    } rows[] = {
+        {"/chat/completions", "/v1/chat/completions"},
+        {"/v1/v1/chat/completions", "/v1/chat/completions"},
+        {"/openai/v1/completions?api-version=1", "/v1/completions"},
+        {"/completions", "/v1/completions"},
+        {"/v1/chat/completions/", "/v1/chat/completions"},
+        {"/v1/chat/completion", "/v1/chat/completions"},
+        {"/v1/chat/competions", "/v1/chat/completions"},
+        {"/v1/chat", "/v1/chat/completions"},
+        {"/v1/embedding", "/v1/embeddings"},
+        {"/V1/models", "/v1/models"},
+        {"/count_tokens", "/v1/messages/count_tokens"},
+        {"/v3/rerank", "/rerank"},
+        {"/helth", "/health"},
+        {"/", NULL},
+        {"", NULL},
+        {"/v1", NULL},
+        {"/v1/", NULL},
+        {"///////", NULL},
+        {"/wp-login.php", NULL},
+        {"/v1/audio/transcriptions", NULL},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        const char *near = endpoint_near(&public_endpoints, slice_of_string(rows[i].target));
+
+        cr_assert(rows[i].near == NULL ? near == NULL
+                                       : near != NULL && strcmp(near, rows[i].near) == 0,
+                  "%s: %s", rows[i].target, near != NULL ? near : "none");
+    }
+}
+
+Test(endpoint, percent_signs_in_a_path_are_undone_or_refused)
+{
+    static const struct {
+        const char *rest;
+        const char *text; /* NULL: refused */
+    } rows[] = {
+        {"resp_1", "resp_1"},
+        {"a%2Fb%2fc", "a/b/c"},
+        {"%41", "A"},
+        {"", ""},
+        {"%", NULL},
+        {"%4", NULL},
+        {"%4x", NULL},
+        {"a%", NULL},
+        {"12345678", "12345678"},
+        {"123456789", NULL},
+        {"%31%32345678", "12345678"},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        char text[8];
+        size_t len;
+
+        bool is_decoded = endpoint_decode(slice_of_string(rows[i].rest), text, sizeof text, &len);
+
+        cr_assert(eq(int, is_decoded, rows[i].text != NULL), "%s", rows[i].rest);
+        if (is_decoded)
+            cr_assert(slice_eq(slice_of(text, len), slice_of_string(rows[i].text)), "%s",
+                      rows[i].rest);
     }
 }

@@ -15,17 +15,25 @@
 static const struct {
     enum retry_verdict with_other_worker;
     enum retry_verdict alone;
+    enum retry_verdict repeatable; /* with another worker */
 } verdicts[] = {
-    [ATTEMPT_CONNECT_FAILED] = {RETRY_ELSEWHERE, RETRY_NO},
-    [ATTEMPT_STALE] = {RETRY_ELSEWHERE, RETRY_SAME_FRESH},
-    [ATTEMPT_DIED] = {RETRY_ELSEWHERE, RETRY_NO},
-    [ATTEMPT_HALF_ANSWERED] = {RETRY_NO, RETRY_NO},
-    [ATTEMPT_BUSY] = {RETRY_ELSEWHERE, RETRY_NO},
-    [ATTEMPT_USAGE_REFUSED] = {RETRY_SAME_PLAIN, RETRY_SAME_PLAIN},
-    [ATTEMPT_TIMEOUT] = {RETRY_NO, RETRY_NO},
-    [ATTEMPT_PROTOCOL] = {RETRY_NO, RETRY_NO},
+    [ATTEMPT_CONNECT_FAILED] = {RETRY_ELSEWHERE, RETRY_NO, RETRY_ELSEWHERE},
+    [ATTEMPT_STALE] = {RETRY_ELSEWHERE, RETRY_SAME_FRESH, RETRY_ELSEWHERE},
+    [ATTEMPT_DIED] = {RETRY_ELSEWHERE, RETRY_NO, RETRY_ELSEWHERE},
+    [ATTEMPT_HALF_ANSWERED] = {RETRY_NO, RETRY_NO, RETRY_ELSEWHERE},
+    [ATTEMPT_BUSY] = {RETRY_ELSEWHERE, RETRY_NO, RETRY_ELSEWHERE},
+    [ATTEMPT_USAGE_REFUSED] = {RETRY_SAME_PLAIN, RETRY_SAME_PLAIN, RETRY_SAME_PLAIN},
+    [ATTEMPT_TIMEOUT] = {RETRY_NO, RETRY_NO, RETRY_ELSEWHERE},
+    [ATTEMPT_PROTOCOL] = {RETRY_NO, RETRY_NO, RETRY_ELSEWHERE},
 };
 static_assert(array_count(verdicts) == ATTEMPT_FAILURE_COUNT, "every failure is in the table");
+
+static enum retry_verdict verdict_on(int failure, const struct retry_history *history)
+{
+    return !history->has_other_worker ? verdicts[failure].alone
+           : history->is_repeatable   ? verdicts[failure].repeatable
+                                      : verdicts[failure].with_other_worker;
+}
 
 /* One retry is allowed and nothing was lost but what the failure itself says. */
 static struct retry_history free_history(void)
@@ -39,15 +47,15 @@ TestSuite(retry, .fini = leak_check);
 Test(retry, every_failure_has_its_verdict)
 {
     for (int failure = 0; failure < ATTEMPT_FAILURE_COUNT; failure++) {
-        struct retry_history history = free_history();
+        for (unsigned bits = 0; bits < 4; bits++) {
+            struct retry_history history = free_history();
+            history.has_other_worker = (bits & 1) != 0;
+            history.is_repeatable = (bits & 2) != 0;
 
-        cr_assert(eq(int, retry_decide((enum attempt_failure)failure, &history),
-                     verdicts[failure].with_other_worker),
-                  "%d", failure);
-        history.has_other_worker = false;
-        cr_assert(
-            eq(int, retry_decide((enum attempt_failure)failure, &history), verdicts[failure].alone),
-            "%d, alone", failure);
+            cr_assert(eq(int, retry_decide((enum attempt_failure)failure, &history),
+                         verdict_on(failure, &history)),
+                      "failure %d, history %u", failure, bits);
+        }
     }
 }
 
@@ -62,16 +70,14 @@ Test(retry, whatever_failed_nothing_is_retried_once_history_forbids_it)
                 .has_answered = (bits & 4) != 0,
                 .has_other_worker = (bits & 8) != 0,
                 .has_budget = (bits & 16) == 0,
+                .is_repeatable = (bits & 32) != 0,
             };
             /* what we had added ourselves is taken back at our own cost */
             unsigned budget_bit = failure == ATTEMPT_USAGE_REFUSED ? 0 : 16;
             bool is_forbidden = (bits & (1 | 2 | 4 | budget_bit)) != 0;
-            enum retry_verdict allowed = history.has_other_worker
-                                             ? verdicts[failure].with_other_worker
-                                             : verdicts[failure].alone;
 
             cr_assert(eq(int, retry_decide((enum attempt_failure)failure, &history),
-                         is_forbidden ? RETRY_NO : allowed),
+                         is_forbidden ? RETRY_NO : verdict_on(failure, &history)),
                       "failure %d, history %u", failure, bits);
         }
     }
@@ -101,6 +107,24 @@ Test(retry, a_query_of_death_meets_two_workers_and_no_third)
     cr_assert(eq(u32, attempt_count, 2));
 }
 
+Test(retry, a_repeatable_request_is_lost_twice_at_most_however_it_is_lost)
+{
+    for (int first = 0; first < ATTEMPT_FAILURE_COUNT; first++) {
+        for (int second = 0; second < ATTEMPT_FAILURE_COUNT; second++) {
+            struct retry_history history = free_history();
+            bool is_lost_twice = retry_failure_was_begun((enum attempt_failure)first) &&
+                                 retry_failure_was_begun((enum attempt_failure)second);
+            history.is_repeatable = true;
+            history.death_count = (uint32_t)retry_failure_was_begun((enum attempt_failure)first) +
+                                  retry_failure_was_begun((enum attempt_failure)second);
+
+            cr_assert(eq(int, retry_decide((enum attempt_failure)second, &history) == RETRY_NO,
+                         is_lost_twice),
+                      "%d, then %d", first, second);
+        }
+    }
+}
+
 Test(retry, only_refusals_leave_no_engine_at_work)
 {
     static const bool was_begun[ATTEMPT_FAILURE_COUNT] = {
@@ -114,7 +138,8 @@ Test(retry, only_refusals_leave_no_engine_at_work)
             "%d", failure);
     }
     for (int status = 100; status < 600; status++)
-        cr_assert(eq(int, retry_status_was_begun(status), status >= 500 && status != 503));
+        cr_assert(eq(int, retry_status_was_begun(status),
+                     status >= 500 && status != 501 && status != 503));
 }
 
 Test(retry, a_full_budget_pays_for_its_size_and_no_more)

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/prompt/body_parse.h"
+
+#include <errno.h>
+
+/*
+ * DESIGN
+ *
+ * The scanner's document lives until its next one, and on the loop thread that may come at once: so
+ * the few slices of the request that are wanted later are copied, and the document is given up
+ * here.
+ */
+
+/* A request that names no such thing keeps naming none. */
+static int keep(struct arena *arena, struct slice *slice)
+{
+    if (slice->ptr != NULL) {
+        *slice = arena_copy(arena, *slice);
+        if (slice->ptr == NULL)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int read_request(struct body_parse *parse, struct json_scanner *scanner)
+{
+    struct api_request *request = &parse->request;
+    int status = api_request_parse(parse->api, scanner, parse->body, request, &parse->fault);
+
+    if (status < 0)
+        return status;
+    if (request->model.ptr == NULL)
+        request->model = parse->default_model;
+    return keep(parse->arena, &request->model);
+}
+
+static int name_prompt(struct body_parse *parse)
+{
+    struct prompt_stream_config config = {parse->secret, BODY_PARSE_BLOCK_BYTES,
+                                          BODY_PARSE_CUT_BYTES_MIN};
+
+    if (parse->request.model.ptr == NULL) /* every name depends on it */
+        return -ENOENT;
+    return prompt_stream_write(config, &parse->request, parse->arena, BODY_PARSE_BLOCK_COUNT_MAX,
+                               &parse->prompt, &parse->fault);
+}
+
+void body_parse_run(struct body_parse *parse, struct json_scanner *scanner)
+{
+    parse->request_status = read_request(parse, scanner);
+    if (parse->request_status == 0)
+        parse->prompt_status = name_prompt(parse);
+    parse->request.root = (struct json_value){0};
+    json_scanner_trim(scanner);
+}
