@@ -14,12 +14,13 @@
 #include "backends/io_loop.h"
 #include "backends/runtime/must_check.h"
 #include "backends/thread_pool.h"
+#include "router/config.h"
 #include "router/fleet.h"
 #include "router/listener.h"
-#include "router/options.h"
 #include "router/relay.h"
 
 struct app {
+    struct config *config;
     struct io_loop io;
     struct relay relay;
     struct listener listener;
@@ -38,8 +39,9 @@ struct app {
     bool is_stopping;
 };
 
-/* Sets everything up. An exit code: EXIT_CODE_OK, or the reason is on standard error. */
-MUST_CHECK int app_init(struct app *app, const struct router_options *options);
+/* Sets everything up, and keeps config to read it again at SIGHUP. An exit code: EXIT_CODE_OK, or
+ * the reason is on standard error. */
+MUST_CHECK int app_init(struct app *app, struct config *config);
 
 /* Runs until it was told to stop and everything is closed. */
 void app_run(struct app *app);

@@ -81,7 +81,7 @@ bool exchange_has_other_worker(const struct exchange *exchange)
     const struct worker_set *workers = exchange->relay->workers;
     struct search search;
 
-    if (!begin_search(&search, exchange))
+    if (exchange->is_pinned || !begin_search(&search, exchange))
         return false;
     for (size_t i = 0; i < search.model->worker_count; i++) {
         if (is_eligible(&search, worker_set_at(workers, search.model->workers[i])))
@@ -103,7 +103,8 @@ static double start_weight(const struct worker *worker, uint64_t now_ms)
 {
     double share;
 
-    if (worker->state_change_count <= 1) /* its first start: nobody is warmer than it */
+    /* At its first start nobody is warmer than it; a trial is one request. */
+    if (worker->state_change_count <= 1 || worker->state != WORKER_UP)
         return 1;
     /* The loop's cached time may lie before the probe's. */
     share =
@@ -307,10 +308,15 @@ void exchange_route(struct exchange *exchange)
         .now_ms = io_loop_now_ms(relay->io),
     };
     struct search search;
-    size_t count = begin_search(&search, exchange) ? fill_views(exchange, &search, &query) : 0;
+    size_t count;
 
     assert(exchange->state == EXCHANGE_ROUTE);
 
+    if (exchange->is_pinned) {
+        exchange_route_pinned(exchange);
+        return;
+    }
+    count = begin_search(&search, exchange) ? fill_views(exchange, &search, &query) : 0;
     if (count > 0)
         relay->policy->choose(relay->policy_state, &query, relay->views, count, relay->order,
                               relay->terms);
@@ -366,7 +372,7 @@ static int write_request_head(struct exchange *exchange, size_t body_len)
                                    slice_of_string(exchange->client->record.attempt_id));
     if (status == 0)
         status = http_write_header(buf, SLICE("Accept-Encoding"), SLICE("identity"));
-    if (status == 0)
+    if (status == 0 && (body_len > 0 || head->method == HTTP_METHOD_POST))
         status = http_write_header_u64(buf, SLICE("Content-Length"), body_len);
     return status < 0 ? status : http_write_head_end(buf);
 }
@@ -396,7 +402,8 @@ void exchange_send(struct exchange *exchange)
         pieces[count++] = slice_of(body.ptr, cut);
         pieces[count++] = exchange->splice;
     }
-    pieces[count++] = slice_skip(body, cut);
+    if (body.len > cut) /* a GET has none */
+        pieces[count++] = slice_skip(body, cut);
     now_us = clock_now_us();
     record->sent_us = now_us;
     if (record->attempt_count == 1)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that fail, pause, come and go: who gets requests meanwhile, and how one comes back."""
 
+import signal
 import time
 
 import pytest
 
-from peers.openai_api import CHAT
+from peers.openai_api import CHAT, DONE
 from peers.process import wait_until
 from peers.router import error_of
 
@@ -132,9 +133,11 @@ def test_a_worker_that_resets_every_request_is_left_alone(start_router, fleet):
     home = next(worker for worker in fleet
                 if worker.url == ask(router, text).get("x-samovar-worker"))
     home.handler = lambda request: request.end_by("rst")
-    for _ in range(5):
+
+    def is_ejected():
         assert ask(router, text).status == 200
-    assert router.worker(home)["state"] == "ejected"
+        return router.worker(home)["state"] == "ejected"
+    wait_until(is_ejected, "its failures add up over the requests")
     tried = router.worker(home)["chosen_total"]
     begun = time.monotonic()
 
@@ -316,6 +319,114 @@ def test_it_starts_with_all_workers_down_and_serves_when_one_comes(start_router,
 
     wait_until(lambda: router.get("/readyz").status == 200, "one is enough")
     assert ask(router).status == 200
+
+
+def streaming(router, fleet, worker):
+    """A stream that worker is in the middle of."""
+    while True:
+        client = router.connect()
+        client.post(CHAT, CHAT.request(stream=True))
+        request = fleet.expect()
+        request.start_stream()
+        request.send_chunk(CHAT.event("Tea"))
+        answer = client.answer()
+        answer.read(len(CHAT.event("Tea")))
+        if request.worker is worker:
+            return client, request, answer
+        request.send_chunk(DONE)
+        request.end_stream()
+        answer.read_all()
+
+
+def test_workers_come_and_go_at_a_reload_and_finish_what_they_have(
+        start_router, start_fleet, tmp_path):
+    fleet = start_fleet(3)
+    config = tmp_path / "router.yaml"
+
+    def write(workers):
+        config.write_text("worker-urls: " + " ".join(worker.url for worker in workers) + "\n")
+    write(fleet[:2])
+    router = start_router([], "--config", config, "--policy", "round_robin")
+    router.wait_states("up", 2)
+    stayed, leaving, new = fleet
+    _, request, answer = streaming(router, fleet, leaving)
+
+    write([stayed, new])
+    router.signal(signal.SIGHUP)
+    router.log.wait("config_reloaded")
+    assert router.worker(leaving)["state"] == "draining"
+    router.log.wait("worker_added", worker=new.url)
+    wait_until(lambda: router.worker(new)["state"] == "up", "the new one is probed")
+    for worker in fleet:
+        worker.handler = good
+    used = {ask(router).get("x-samovar-worker") for _ in range(6)}
+    assert used == {stayed.url, new.url}, "what leaves gets nothing new"
+
+    request.send_chunk(DONE)
+    request.end_stream()
+    assert answer.read_all().endswith(DONE), "its stream was finished"
+    wait_until(lambda: len(router.workers()) == 2, "then it is gone")
+    assert router.log.wait("worker_state", worker=leaving.url, state="gone")["reason"] == "discovery"
+    assert len(router.log.find("worker_state", worker=stayed.url)) == 1, "nothing happened to it"
+
+
+def test_a_worker_that_comes_back_while_it_leaves_is_taken_back(
+        start_router, start_fleet, tmp_path):
+    fleet = start_fleet(2)
+    config = tmp_path / "router.yaml"
+
+    def reload(workers, count):
+        config.write_text("worker-urls: " + " ".join(worker.url for worker in workers) + "\n")
+        router.signal(signal.SIGHUP)
+        router.log.wait_count("config_reloaded", count)
+    config.write_text("worker-urls: " + " ".join(worker.url for worker in fleet) + "\n")
+    router = start_router([], "--config", config, "--probe-interval-ms", 50)
+    router.wait_states("up", 2)
+    _, request, answer = streaming(router, fleet, fleet[0])
+    reload(fleet[1:], 1)
+    assert router.worker(fleet[0])["state"] == "draining"
+
+    reload(fleet, 2)
+
+    router.wait_states("up", 2)
+    request.send_chunk(DONE)
+    request.end_stream()
+    assert answer.read_all().endswith(DONE)
+
+
+def test_reloads_that_swap_all_workers_leave_no_trace(start_router, start_fleet, tmp_path):
+    """Places in tables are used again: what is shown and chosen is always the worker of now."""
+    fleet = start_fleet(4)
+    fleet.handle_with(good)
+    config = tmp_path / "router.yaml"
+    config.write_text(f"worker-urls: {fleet[0].url}\n")
+    router = start_router([], "--config", config, "--probe-interval-ms", 50)
+    router.wait_states("up", 1)
+    sockets = router.open_sockets()
+    for number in range(1, 13):
+        worker = fleet[number % 4]
+        config.write_text(f"worker-urls: {worker.url}\n")
+        router.signal(signal.SIGHUP)
+        wait_until(lambda: [(row["url"], row["state"]) for row in router.workers()]
+                   == [(worker.url, "up")], "only the new one is there")
+        assert ask(router, "the same long prompt " * 200).get("x-samovar-worker") == worker.url
+
+    lines = router.log.find("request")
+    assert {line["matched_blocks"] for line in lines} == {0}, "knowledge does not pass to another"
+    wait_until(lambda: router.open_sockets() <= sockets + 1, "connections are closed")
+
+
+def test_a_reload_with_a_worker_twice_changes_nothing(start_router, fleet, tmp_path):
+    config = tmp_path / "router.yaml"
+    config.write_text(f"worker-urls: {fleet[0].url}\n")
+    router = start_router([], "--config", config)
+    router.wait_states("up", 1)
+
+    config.write_text(f"worker-urls: {fleet[0].url} {fleet[1].url} {fleet[1].url}/\n")
+    router.signal(signal.SIGHUP)
+
+    assert "twice" in router.log.wait("config_refused")["why"]
+    assert [row["url"] for row in router.workers()] == [fleet[0].url]
 
 
 # --- sessions ---
