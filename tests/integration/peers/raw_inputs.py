@@ -144,16 +144,19 @@ async def run_one(address, pieces, want, *, half_close=False, wants_interim=Fals
     """Sends pieces on a connection of its own, each in a turn of the loop, and reads want answers,
     or to the end where an answer says so. Raises TimeoutError."""
     reader, writer = await asyncio.open_connection(*address)
+    # Read from the start: an answer must not be lost to the reset that meets what is sent behind it.
+    outcome = asyncio.ensure_future(_read_outcome(reader, want, wants_interim))
     try:
         for piece in pieces:
+            if outcome.done():
+                break
             writer.write(piece)
             await asyncio.sleep(0)
-            if reader.at_eof():
-                break  # refused before its end
         if half_close:
             writer.write_eof()
-        return await asyncio.wait_for(_read_outcome(reader, want, wants_interim), wait_s)
+        return await asyncio.wait_for(outcome, wait_s)
     finally:
+        outcome.cancel()
         writer.transport.abort()
 
 
