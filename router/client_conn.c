@@ -337,12 +337,7 @@ static void refuse_target(struct client_conn *conn)
             &more);
         return;
     }
-    client_conn_refuse(
-        conn, REJECT_NOT_FOUND,
-        &(struct api_error){404, "not_found", NULL,
-                            "There is nothing at this path. Served are /v1/chat/completions, "
-                            "/v1/completions, /v1/models, /health, /readyz and /version."},
-        &more);
+    client_conn_refuse_path(conn, &more);
 }
 
 /* ---- reading ---- */
@@ -377,6 +372,8 @@ static void begin_request(struct client_conn *conn)
     make_id(conn);
     conn->may_live_on = false;
     move(conn, CLIENT_EVENT_FIRST_BYTE);
+    /* The option may have changed since the connection's last request. */
+    http_reader_set_body_bytes_max(conn->reader, (int64_t)conn->relay->config.body_bytes_max);
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
 }
 
@@ -394,6 +391,17 @@ static int begin_work(struct client_conn *conn, const struct http_head *head)
     return 0;
 }
 
+/* The id of a stored response opens a conversation to whoever reads it: it stays out of the log. */
+static void note_path(struct client_conn *conn, const struct endpoint *endpoint)
+{
+    struct request_record *record = &conn->record;
+
+    if (endpoint->suffix != NULL)
+        snprintf(record->path, sizeof record->path, "%s{id}%s", endpoint->path, endpoint->suffix);
+    else
+        request_record_set_path(record, conn->head->target);
+}
+
 static int on_head(void *ctx, const struct http_head *head)
 {
     struct client_conn *conn = ctx;
@@ -409,7 +417,7 @@ static int on_head(void *ctx, const struct http_head *head)
                                        &conn->endpoint_rest);
     if (endpoint != NULL) {
         conn->record.api = endpoint->api;
-        request_record_set_path(&conn->record, head->target);
+        note_path(conn, endpoint);
     }
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
     if (conn->refusal != ENDPOINT_FOUND) {

@@ -137,6 +137,9 @@ void client_conn_answer_error(struct client_conn *conn, const struct api_error *
 /* The same with 404 for a model that nobody serves, naming near ones. */
 void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
 
+/* The same for a path that no endpoint serves, naming the nearest one. */
+void client_conn_refuse_path(struct client_conn *conn, const struct client_answer *more);
+
 /* Refuses the current request: counted under reject, then answered. more may be NULL. */
 void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,
                         const struct api_error *error, const struct client_answer *more);

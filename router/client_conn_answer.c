@@ -9,6 +9,7 @@
 #include "backends/worker_set.h"
 #include "router/api/api_error.h"
 #include "router/cors.h"
+#include "router/endpoint.h"
 #include "router/relay.h"
 
 enum {
@@ -138,6 +139,37 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
         &(struct api_error){404, "model_not_found", "model",
                             buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
         NULL, reason);
+    buf_release(&text);
+}
+
+static void write_path_refusal(struct buf *text, const struct client_conn *conn)
+{
+    const char *near = endpoint_near(conn->endpoints, conn->head->target);
+    int status = near != NULL
+                     ? buf_printf(text, "There is nothing at this path. Did you mean %s?", near)
+                     : buf_append(text, SLICE("There is nothing at this path. Served are "));
+
+    for (size_t i = 0; near == NULL && status == 0 && i < conn->endpoints->count; i++) {
+        if (!conn->endpoints->endpoints[i].is_prefix)
+            status =
+                buf_printf(text, "%s%s", i > 0 ? ", " : "", conn->endpoints->endpoints[i].path);
+    }
+    if (status < 0 || buf_append(text, slice_of("", 1)) < 0)
+        buf_clear(text);
+}
+
+/* Only paths of ours are written: the client's own may hold anything. */
+void client_conn_refuse_path(struct client_conn *conn, const struct client_answer *more)
+{
+    struct buf text;
+
+    buf_init(&text, 4096);
+    write_path_refusal(&text, conn);
+    client_conn_refuse(
+        conn, REJECT_NOT_FOUND,
+        &(struct api_error){404, "not_found", NULL,
+                            buf_len(&text) > 0 ? text.bytes : "There is nothing at this path."},
+        more);
     buf_release(&text);
 }
 
