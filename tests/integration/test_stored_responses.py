@@ -390,7 +390,7 @@ def test_a_refusal_of_the_one_worker_passes(fleet_router, fleet, is_follow_up, s
 @ways_to_ask
 def test_a_worker_that_takes_no_connection_is_502(fleet_router, fleet, is_follow_up):
     worker = create(fleet_router, fleet, "resp_1")
-    worker.kill()
+    worker.kill("fin")
     client = send_pinned(fleet_router, is_follow_up)
 
     answer = client.answer()
