@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "backends/http/worker_pool.h"
+#include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/random.h"
 #include "hashing/digest.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
@@ -212,14 +214,6 @@ static void on_stop_signal(uv_signal_t *signal, int number)
     uv_timer_start(&app->drain, on_drain_check, 0, DRAIN_CHECK_MS);
 }
 
-static void on_hangup(uv_signal_t *signal, int number)
-{
-    (void)signal;
-    (void)number;
-    LOG(LOG_WARN, "reload_unsupported",
-        log_text("why", "options are read at the start only; restart to change them"));
-}
-
 /* ---- the loop's own health ---- */
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -241,34 +235,7 @@ static void on_lag(uv_timer_t *timer)
     app->lag_due_ns = now_ns + (uint64_t)LAG_PERIOD_MS * 1000000;
 }
 
-static void start_signal(struct app *app, uv_signal_t *signal, uv_signal_cb callback, int number)
-{
-    int status = uv_signal_init(&app->io.loop, signal);
-
-    signal->data = app;
-    if (status == 0)
-        status = uv_signal_start(signal, callback, number);
-    assert(status == 0);
-}
-
-static void start_handles(struct app *app)
-{
-    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
-    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
-    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
-    signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
-
-    uv_prepare_init(&app->io.loop, &app->turn_end);
-    app->turn_end.data = app;
-    uv_prepare_start(&app->turn_end, on_prepare);
-    uv_timer_init(&app->io.loop, &app->lag);
-    app->lag.data = app;
-    uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
-    uv_timer_init(&app->io.loop, &app->drain);
-    app->drain.data = app;
-}
-
-/* ---- boot ---- */
+/* ---- configuration ---- */
 
 static io_expired_fn *const on_expired[] = {
     [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
@@ -313,6 +280,99 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .usage_ask = options->usage_ask,
         .cors_origins = options->cors_origins,
     };
+}
+
+/* ---- reload ---- */
+
+/* Running attempts keep the choice that was made for them. What the old policy remembered was about
+ * who was chosen lately: the new one begins with nothing. */
+static void apply_policy(struct relay *relay, const char *name)
+{
+    const struct policy *policy = policy_find(name);
+    struct policy_state *state;
+
+    assert(policy != NULL); /* options know only those that exist */
+
+    if (policy == relay->policy)
+        return;
+    state = policy->create(random_next(&relay->id_state));
+    assert(state != NULL);
+    relay->policy->destroy(relay->policy_state);
+    relay->policy = policy;
+    relay->policy_state = state;
+}
+
+/* What may change while answers run; a wait that runs gets the new length too. */
+static void apply(struct app *app, const struct router_options *options)
+{
+    struct relay *relay = &app->relay;
+
+    relay_configure(relay, relay_config_of(options));
+    apply_policy(relay, options->policy);
+    log_set_level((enum log_level)options->log_level);
+    app->drain_ms = options->drain_ms;
+    for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
+        struct worker *worker = worker_set_at(relay->workers, i);
+
+        if (worker != NULL && worker->pool != NULL)
+            worker_pool_set_conn_count_max(worker->pool, relay->config.worker_conn_count_max);
+    }
+}
+
+static void note_config(struct app *app, enum reload_result result)
+{
+    struct router_stats *stats = &app->relay.stats;
+
+    stats->config_reload_total[result]++;
+    if (result == RELOAD_APPLIED)
+        stats->config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
+}
+
+/* All or nothing: config_prepare() has checked everything before anything changes here. */
+static void on_hangup(uv_signal_t *signal, int number)
+{
+    struct app *app = signal->data;
+    size_t count;
+
+    (void)number;
+    if (config_prepare(app->config) < 0) {
+        note_config(app, RELOAD_REFUSED);
+        return;
+    }
+    apply(app, config_candidate(app->config));
+    count = config_commit(app->config);
+    note_config(app, RELOAD_APPLIED);
+    config_log_doubts(app->config);
+    LOG(LOG_INFO, "config_reloaded", log_u64("changed", count));
+}
+
+/* ---- boot ---- */
+
+static void start_signal(struct app *app, uv_signal_t *signal, uv_signal_cb callback, int number)
+{
+    int status = uv_signal_init(&app->io.loop, signal);
+
+    signal->data = app;
+    if (status == 0)
+        status = uv_signal_start(signal, callback, number);
+    assert(status == 0);
+}
+
+static void start_handles(struct app *app)
+{
+    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
+    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
+    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
+    signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
+
+    uv_prepare_init(&app->io.loop, &app->turn_end);
+    app->turn_end.data = app;
+    uv_prepare_start(&app->turn_end, on_prepare);
+    uv_timer_init(&app->io.loop, &app->lag);
+    app->lag.data = app;
+    uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
+    uv_timer_init(&app->io.loop, &app->drain);
+    app->drain.data = app;
 }
 
 static void fill_random(void *bytes, size_t len)
@@ -420,12 +480,14 @@ static void start_health(struct app *app, const struct router_options *options)
     assert(app->health != NULL);
 }
 
-int app_init(struct app *app, const struct router_options *options)
+int app_init(struct app *app, struct config *config)
 {
+    const struct router_options *options = config_options(config);
     uint64_t seed;
     int code;
 
     memset(app, 0, sizeof *app);
+    app->config = config;
     log_init(STDERR_FILENO, (enum log_level)options->log_level,
              (enum log_format)options->log_format);
     raise_descriptor_limit();
@@ -442,6 +504,8 @@ int app_init(struct app *app, const struct router_options *options)
     start_handles(app);
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
         log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
+    config_log_doubts(config);
+    app->relay.stats.config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
     code = start_parse_threads(app, options);
     if (code == EXIT_CODE_OK)
         code = add_workers(app, options);

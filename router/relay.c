@@ -39,6 +39,13 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
         io_deadlines_init(&relay->waits[wait], io, config.wait_ms[wait], on_expired[wait]);
 }
 
+void relay_configure(struct relay *relay, struct relay_config config)
+{
+    relay->config = config;
+    for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
+        deadline_list_set_duration(&relay->waits[wait].list, config.wait_ms[wait]);
+}
+
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline)
 {
     struct deadline_list *list = &relay->waits[wait].list;

@@ -103,6 +103,9 @@ struct relay {
 void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config,
                 io_expired_fn *const on_expired[RELAY_WAIT_COUNT]);
 
+/* Another configuration from now on, for waits that run too. */
+void relay_configure(struct relay *relay, struct relay_config config);
+
 /* Arms deadline for one kind of wait, from now. */
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline);
 
