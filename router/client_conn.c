@@ -372,6 +372,8 @@ static void begin_request(struct client_conn *conn)
     make_id(conn);
     conn->may_live_on = false;
     move(conn, CLIENT_EVENT_FIRST_BYTE);
+    /* The option may have changed since the connection's last request. */
+    http_reader_set_body_bytes_max(conn->reader, (int64_t)conn->relay->config.body_bytes_max);
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
 }
 

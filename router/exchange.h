@@ -4,7 +4,8 @@
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
  * body, exchange_route.c the choice, exchange_stored.c what belongs to one worker, exchange_relay.c
- * what a worker sends. Loop thread only.
+ * what a worker sends, exchange_keepalive.c what its client gets while the worker is silent. Loop
+ * thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -21,6 +22,7 @@
 #include "router/api/api_request.h"
 #include "router/end_reason.h"
 #include "router/metrics.h"
+#include "router/poison_table.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
 #include "router/retry.h"
@@ -75,6 +77,7 @@ struct exchange {
     struct relay *relay;
     enum exchange_state state;
     struct deadline deadline; /* connect, upstream header, upstream idle: one at a time */
+    struct deadline silence;  /* of the worker, as the client sees it: early head, keepalive */
 
     /* The request. */
     struct arena arena;          /* what lives as long as the exchange */
@@ -97,6 +100,7 @@ struct exchange {
     bool is_pinned;         /* one worker has what it needs: exchange_stored.c */
     uint32_t pinned_worker; /* its index */
     bool stores_response;   /* the id in its answer is to be remembered, once it is known */
+    uint64_t body_name;     /* by which relay->poison knows it */
 
     /* The attempt at hand. */
     struct worker *worker;
@@ -116,15 +120,21 @@ struct exchange {
     uint32_t tried_count;
     struct retry_history history;
     enum attempt_failure last_failure;
+    bool has_stale_victim; /* on a reused connection, so that it may have died by itself */
+    struct poison_victim stale_victim;
 
     /* The answer. */
     enum answer_kind answer_kind;
     bool has_answer;        /* answer and filter are set up */
     bool has_answer_head;   /* of the attempt at hand */
     bool is_ok;             /* its status is 200 */
+    bool has_events;        /* and it is a stream that can be read */
+    bool has_broken_off;    /* the worker ended it where no answer ends */
     bool is_body_too_large; /* of an unstreamed answer: not kept */
     bool has_answer_end;    /* the worker's answer is complete */
     bool is_sse;
+    bool is_kept_alive;  /* silence is broken by us: exchange_keepalive.c */
+    bool has_pings;      /* the worker breaks it by events of its own */
     bool is_chunked;     /* towards the client */
     bool is_client_lost; /* a write failed: nothing more is written */
     bool has_no_memory;
@@ -140,6 +150,10 @@ extern const struct client_handler exchange_handler;
 
 /* One of its waits is over (io_deadlines). */
 void exchange_expired(struct deadline *deadline);
+
+/* Its worker has been silent for long: the held head goes out; a stream is kept alive. */
+void exchange_early_head_due(struct deadline *silence);
+void exchange_keepalive_due(struct deadline *silence);
 
 /* Private to exchange*.c. */
 
@@ -164,8 +178,23 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
 
+/* The connection of the attempt at hand died while the worker was at work on it. */
+void exchange_note_death(struct exchange *exchange);
+
 /* The client was told no length of the answer: it may end anywhere. */
 bool exchange_is_open_ended(const struct exchange *exchange);
+
+/* Passes the answer's head on with nothing behind it yet. */
+void exchange_pass_head(struct exchange *exchange);
+
+/* Writes text of ours into a stream that stands between two events. */
+void exchange_write_own(struct exchange *exchange, struct slice text);
+
+/* Whether silence in this answer may be broken by us, of all that its head tells. */
+bool exchange_may_be_kept_alive(const struct exchange *exchange);
+
+/* Starts anew to wait until the worker has been silent for too long for its client. */
+void exchange_await_silence(struct exchange *exchange);
 
 /* The client has taken what was queued: the worker may go on. */
 void exchange_client_drained(struct exchange *exchange);

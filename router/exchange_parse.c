@@ -221,14 +221,39 @@ static bool judge(struct exchange *exchange, const struct body_parse *parse)
            exchange_pin_to_previous(exchange, parse->request.previous_response_id);
 }
 
+static void name_body(struct exchange *exchange)
+{
+    struct slice body = buf_slice(&exchange->body);
+    uint64_t prompt =
+        exchange->block_count > 0 ? exchange->blocks[exchange->block_count - 1].hash : 0;
+
+    exchange->body_name = poison_body_name(exchange->relay->secret, prompt, body.ptr, body.len);
+}
+
+static void refuse_poison(struct exchange *exchange)
+{
+    exchange->history.was_begun = true; /* by others: it is not to be sent again */
+    exchange_refuse(exchange, REJECT_POISON,
+                    &(struct api_error){502, "query_of_death", NULL,
+                                        "Two workers died while they served this very request, so "
+                                        "that no other one gets it for now (option "
+                                        "--poison-memory-ms). Change it, or ask the operator."});
+}
+
 static void take_parse(struct exchange *exchange, const struct body_parse *parse)
 {
     struct request_record *record = &exchange->client->record;
+    struct relay *relay = exchange->relay;
 
     if (!judge(exchange, parse))
         return;
+    name_body(exchange);
+    if (poison_table_has(&relay->poison, exchange->body_name, io_loop_now_ms(relay->io))) {
+        refuse_poison(exchange);
+        return;
+    }
     record->parsed_us = clock_now_us();
-    histogram_observe(&exchange->relay->stats.body_parse_seconds,
+    histogram_observe(&relay->stats.body_parse_seconds,
                       (double)(record->parsed_us - record->read_us) / 1e6);
     exchange_move(exchange, EXCHANGE_EVENT_PARSED);
     exchange_route(exchange);

@@ -56,6 +56,7 @@ static void count(const struct request_record *record, struct router_stats *stat
         stats->truncated_streams_total++;
     if (!record->is_relayed)
         return;
+    stats->streams_without_done_total += record->is_done_missing;
     if (record->token_us > 0)
         histogram_observe(&stats->ttft_seconds,
                           ms_between(record->begun_us, record->token_us) / 1000);
@@ -107,6 +108,7 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_u64("bytes_in", record->bytes_in),
         log_u64("bytes_out", record->bytes_out),
         log_u64(record->event_count > 0 ? "events" : NULL, record->event_count),
+        log_bool(record->is_done_missing ? "done_missing" : NULL, true),
     };
 
     log_write(LOG_INFO, "request", fields, array_count(fields));

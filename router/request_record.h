@@ -54,6 +54,7 @@ struct request_record {
     double predicted_cached_tokens;
     bool has_usage;
     bool has_cached;
+    bool is_done_missing; /* the stream was whole but for its API's last event */
     uint64_t cached_tokens;
     uint64_t prompt_tokens;
     uint64_t completion_tokens;

@@ -446,6 +446,11 @@ struct http_reader *http_reader_create(enum http_reader_kind kind, struct http_r
     return reader;
 }
 
+void http_reader_set_body_bytes_max(struct http_reader *reader, int64_t body_bytes_max)
+{
+    reader->limits.body_bytes_max = body_bytes_max;
+}
+
 void http_reader_destroy(struct http_reader *reader)
 {
     if (reader == NULL)

@@ -41,6 +41,9 @@ struct http_reader *http_reader_create(enum http_reader_kind kind, struct http_r
                                        const struct http_reader_callbacks *callbacks, void *ctx);
 void http_reader_destroy(struct http_reader *reader);
 
+/* Another limit, from the next message on: between two of them. */
+void http_reader_set_body_bytes_max(struct http_reader *reader, int64_t body_bytes_max);
+
 /*
  * Reads bytes up to the end of the current message; consumed says how far it came. After on_end it
  * stops: bytes behind are the next message's, to be fed after http_reader_next(). Interim answers
