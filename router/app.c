@@ -245,6 +245,8 @@ static io_expired_fn *const on_expired[] = {
     [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
     [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
     [RELAY_WAIT_CONNECT] = exchange_expired,
+    [RELAY_WAIT_EARLY_HEAD] = exchange_early_head_due,
+    [RELAY_WAIT_KEEPALIVE] = exchange_keepalive_due,
     [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
     [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
     [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
@@ -263,6 +265,8 @@ static struct relay_config relay_config_of(const struct router_options *options)
                 [RELAY_WAIT_CLIENT_LINGER] = CLIENT_LINGER_MS,
                 [RELAY_WAIT_CLIENT_HANGUP] = CLIENT_HANGUP_MS,
                 [RELAY_WAIT_CONNECT] = options->connect_ms,
+                [RELAY_WAIT_EARLY_HEAD] = options->early_head_ms,
+                [RELAY_WAIT_KEEPALIVE] = options->keepalive_ms,
                 [RELAY_WAIT_UPSTREAM_HEADER] = options->upstream_header_ms,
                 [RELAY_WAIT_UPSTREAM_IDLE] = options->upstream_idle_ms,
                 [RELAY_WAIT_WORKER_IDLE] = options->worker_idle_ms,
@@ -272,7 +276,9 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .worker_conn_count_max = (uint32_t)options->worker_conn_count_max,
         .retry_count_max = (uint32_t)options->retry_count_max,
         .worker_cache_tokens = options->worker_cache_tokens,
+        .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
+        .cors_origins = options->cors_origins,
     };
 }
 

@@ -61,9 +61,11 @@ struct worker_set;
     row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
     row(REJECT_METHOD, "method")                  /* 405 */                                        \
     row(REJECT_UNKNOWN_MODEL, "unknown_model")    /* 404 */                                        \
+    row(REJECT_UNKNOWN_RESPONSE, "unknown_response") /* 404: no worker is known to store it */     \
     row(REJECT_TOO_LARGE, "too_large")            /* 413, 431 */                                   \
     row(REJECT_TIMEOUT, "timeout")                /* head or body too slow: 408 */                 \
     row(REJECT_NO_WORKER, "no_worker")            /* 503 */                                        \
+    row(REJECT_POISON, "query_of_death")          /* two workers died of it: 502 */                \
     row(REJECT_OVERLOADED, "overloaded")          /* a limit of ours: 429, 503 */                  \
     row(REJECT_DRAINING, "draining")              /* 503 */
 /* clang-format on */

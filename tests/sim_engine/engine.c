@@ -7,6 +7,7 @@
 
 #include "tests/sim_engine/generation.h"
 #include "tests/sim_engine/prefix_cache.h"
+#include "tests/sim_engine/response_store.h"
 #include "tests/sim_engine/scheduler.h"
 
 static void on_token(void *ctx, struct sequence *sequence, bool is_last)
@@ -54,7 +55,9 @@ void engine_init(struct engine *engine, const struct options *options, uint64_t 
     engine->cache = prefix_cache_create((uint32_t)options->blocks, (uint32_t)options->block_size);
     engine->scheduler = scheduler_create(config, engine->cache, on_token, engine);
     engine->scanner = json_scanner_create();
-    assert(engine->scanner != NULL);
+    engine->form_scanner = json_scanner_create();
+    assert(engine->scanner != NULL && engine->form_scanner != NULL);
+    engine->responses = response_store_create((size_t)options->stored_responses);
     for (size_t i = 0; i < options->fault_count; i++)
         engine->rules[i] = (struct fault_rule){
             .fault = options->faults[i],
@@ -71,6 +74,15 @@ void engine_set_time(struct engine *engine, uint64_t wall_ms)
     strftime(engine->today, sizeof engine->today, "%Y-%m-%d", gmtime_r(&now, &tm));
 }
 
+struct request_reader engine_reader(const struct engine *engine)
+{
+    return (struct request_reader){
+        .model = &engine->model,
+        .form_scanner = engine->form_scanner,
+        .store = engine->responses,
+    };
+}
+
 void engine_release(struct engine *engine)
 {
     assert(engine->active_count == 0);
@@ -78,4 +90,6 @@ void engine_release(struct engine *engine)
     scheduler_destroy(engine->scheduler);
     prefix_cache_destroy(engine->cache);
     json_scanner_destroy(engine->scanner);
+    json_scanner_destroy(engine->form_scanner);
+    response_store_destroy(engine->responses);
 }

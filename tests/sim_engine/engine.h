@@ -23,6 +23,8 @@ struct engine {
     struct prefix_cache *cache;
     struct scheduler *scheduler;
     struct json_scanner *scanner; /* one document at a time, within one callback */
+    struct json_scanner *form_scanner;
+    struct response_store *responses;
     struct fault_rule rules[OPTIONS_FAULT_COUNT_MAX];
     struct engine_counts counts;
     size_t active_count;     /* generations in progress */
@@ -36,6 +38,9 @@ void engine_init(struct engine *engine, const struct options *options, uint64_t 
 
 /* Sees that the dated template writes the date of that time. */
 void engine_set_time(struct engine *engine, uint64_t wall_ms);
+
+/* What reading a body takes. */
+struct request_reader engine_reader(const struct engine *engine);
 
 /* Every generation must be gone. */
 void engine_release(struct engine *engine);

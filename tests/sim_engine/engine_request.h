@@ -12,12 +12,28 @@
 #include <stdint.h>
 
 #include "backends/json/json_scan.h"
+#include "backends/runtime/buf.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 #include "tests/sim_engine/chat_template.h"
+#include "tests/sim_engine/request_field.h"
 #include "tests/sim_engine/token_list.h"
 
-enum engine_api { ENGINE_CHAT, ENGINE_COMPLETIONS, ENGINE_TOKENIZE };
+struct response_store;
+
+enum engine_api {
+    ENGINE_CHAT,
+    ENGINE_COMPLETIONS,
+    ENGINE_COUNT_TOKENS,
+    ENGINE_DETOKENIZE,
+    ENGINE_EMBEDDINGS,
+    ENGINE_MESSAGES,
+    ENGINE_RERANK,
+    ENGINE_RESPONSES,
+    ENGINE_SCORE,
+    ENGINE_TOKENIZE,
+    ENGINE_API_COUNT
+};
 
 enum { ENGINE_LORA_COUNT_MAX = 8, ENGINE_CHOICE_COUNT_MAX = 128, ENGINE_ANSWER_TOKENS = 16 };
 
@@ -28,14 +44,6 @@ struct engine_model {
     size_t lora_count;
     size_t context_tokens_max; /* prompt and answer together */
     struct chat_template chat_template;
-};
-
-/* An error answer in vLLM's shape. */
-struct engine_fault {
-    int status;
-    const char *type; /* "BadRequestError", "NotFoundError", ... */
-    char param[64];   /* "": null */
-    char message[640];
 };
 
 struct engine_request {
@@ -49,25 +57,30 @@ struct engine_request {
     bool wants_ids;
     bool has_length_limit;      /* answer_tokens was asked for, not just the default */
     uint32_t choice_count;      /* per prompt */
-    size_t answer_tokens;       /* per choice */
+    size_t answer_tokens;       /* per choice; 0: nothing is generated */
     struct json_value tool;     /* that must be called; JSON_NONE: none */
     bool is_tool_named;         /* by the client */
     struct token_list *prompts; /* prompt_count of them, none empty; [0] is all of chat */
     size_t prompt_count;
+    bool is_base64;      /* embeddings */
+    size_t top_count;    /* rerank: results at most; 0: all */
+    bool wants_store;    /* responses */
+    struct buf messages; /* responses: the conversation, see responses_form.h */
+    struct buf echo;     /* pieces of the body that come back: see responses_echo.h; of rerank: its
+                            documents, as JSON strings */
 };
 
-/*
- * Reads the root of a JSON body. -EINVAL: fault says what to answer. Slices and values live as long
- * as the scanner's document; on success the caller releases the request.
- */
-MUST_CHECK int engine_request_read(enum engine_api api, const struct engine_model *model,
-                                   struct json_value root, struct engine_request *request,
-                                   struct engine_fault *fault);
+/* What reading takes. */
+struct request_reader {
+    const struct engine_model *model;
+    struct json_scanner *form_scanner;  /* for what is rewritten as a chat request */
+    const struct response_store *store; /* of previous responses; NULL: none */
+};
 
-/* The answer to a body that is no JSON. */
-void engine_fault_bad_json(struct engine_fault *fault, size_t offset, const char *why);
+/* One choice, nothing else. */
+void engine_request_init(struct engine_request *request, enum engine_api api);
 
-/* Also after a failed read. May be called twice. */
+/* May be called twice. */
 void engine_request_release(struct engine_request *request);
 
 #endif

@@ -21,6 +21,10 @@
 #include "tests/sim_engine/json_text.h"
 #include "tests/sim_engine/page.h"
 #include "tests/sim_engine/random.h"
+#include "tests/sim_engine/request_registry.h"
+#include "tests/sim_engine/response_store.h"
+#include "tests/sim_engine/responses_request.h"
+#include "tests/sim_engine/route.h"
 
 /*
  * DESIGN
@@ -118,7 +122,8 @@ static void answer_fault(struct exchange *exchange, const struct engine_fault *f
     struct buf body;
 
     buf_init(&body, SIZE_MAX);
-    answer_put_error(&body, fault);
+    answer_put_error(&body, fault,
+                     slice_starts_with(slice_of_string(exchange->path), SLICE("/v1/messages")));
     answer(exchange,
            (struct answer_form){.status = fault->status,
                                 .type = "application/json",
@@ -241,6 +246,7 @@ static void on_end(void *ctx, struct slice body)
     else
         exchange->engine->counts.ended_by_stop++;
     exchange->engine->active_count--;
+    generation_store(exchange->generation, exchange->engine->responses);
     log_answer(exchange, "answer", end);
     if (!generation_is_stream(exchange->generation)) {
         answer_json(exchange, 200, body);
@@ -255,20 +261,40 @@ static void on_end(void *ctx, struct slice body)
 
 static const struct generation_callbacks generation_callbacks = {on_event, on_end};
 
-/* "chatcmpl-<x-request-id, or the body's request_id, or random>" */
+/* What an id begins with. */
+static const char *id_prefix(enum engine_api api)
+{
+    switch (api) {
+    case ENGINE_CHAT:
+    case ENGINE_MESSAGES:
+        return "chatcmpl-";
+    case ENGINE_EMBEDDINGS:
+        return "embd-";
+    case ENGINE_RERANK:
+    case ENGINE_SCORE:
+        return "score-";
+    default:
+        return "cmpl-";
+    }
+}
+
+/* "chatcmpl-<x-request-id, or the body's request_id, or random>"; a response is called by its
+ * request_id alone, or at random: it must be another one each time. */
 static size_t make_id(struct exchange *exchange, const struct engine_request *request, char *id,
                       size_t size)
 {
-    const char *prefix = request->api == ENGINE_CHAT ? "chatcmpl-" : "cmpl-";
+    bool is_response = request->api == ENGINE_RESPONSES;
+    int given_len = (int)(request->id.len < 256 ? request->id.len : 256);
+    const char *prefix = is_response ? "" : id_prefix(request->api);
     int len;
 
-    if (exchange->request_id[0] != '\0')
+    if (exchange->request_id[0] != '\0' && !is_response)
         len = snprintf(id, size, "%s%s", prefix, exchange->request_id);
-    else if (request->id.len > 0)
-        len = snprintf(id, size, "%s%.*s", prefix,
-                       (int)(request->id.len < 256 ? request->id.len : 256), request->id.ptr);
+    else if (given_len > 0)
+        len = snprintf(id, size, "%s%.*s", prefix, given_len, request->id.ptr);
     else
-        len = snprintf(id, size, "%s%016" PRIx64, prefix, random_next(&exchange->engine->random));
+        len = snprintf(id, size, "%s%016" PRIx64, is_response ? "resp_" : prefix,
+                       random_next(&exchange->engine->random));
     assert(len >= 0 && (size_t)len < size);
     return (size_t)len;
 }
@@ -314,6 +340,8 @@ static void generate(struct exchange *exchange, struct engine_request *request)
         begin_stream(exchange);
     engine->active_count++;
     exchange->generation = generation_create(&config, request, &generation_callbacks, exchange);
+    generation_open(exchange->generation);
+    exchange->first_event_us = 0; /* what came now says nothing of the engine */
     engine->wake(engine->wake_ctx);
 }
 
@@ -328,12 +356,18 @@ static void answer_page(struct exchange *exchange, const struct page *page)
     buf_release(&body);
 }
 
+/* What only the tokenizer is asked. */
 static void answer_tokens(struct exchange *exchange, struct engine_request *request)
 {
     struct buf body;
 
     buf_init(&body, SIZE_MAX);
-    answer_put_tokens(&body, &exchange->engine->model, &request->prompts[0]);
+    if (request->api == ENGINE_TOKENIZE)
+        answer_put_tokens(&body, &exchange->engine->model, &request->prompts[0]);
+    else if (request->api == ENGINE_DETOKENIZE)
+        answer_put_detokenized(&body, &request->prompts[0]);
+    else
+        answer_put_count(&body, &request->prompts[0]);
     engine_request_release(request);
     answer_json(exchange, 200, buf_slice(&body));
     buf_release(&body);
@@ -343,6 +377,7 @@ static void answer_tokens(struct exchange *exchange, struct engine_request *requ
 static void handle_body(struct exchange *exchange, enum engine_api api)
 {
     struct engine *engine = exchange->engine;
+    struct request_reader reader = engine_reader(engine);
     struct engine_request request = {0};
     struct engine_fault fault = {0};
     struct parse_error error;
@@ -350,7 +385,7 @@ static void handle_body(struct exchange *exchange, enum engine_api api)
     int status;
 
     if (!exchange->is_json) {
-        fault = (struct engine_fault){.status = 400, .type = "Bad Request"};
+        fault = (struct engine_fault){.status = 400, .type = "Bad Request", .by_schema = true};
         snprintf(fault.message, sizeof fault.message,
                  "1 validation error:\n  Unsupported Media Type: Only 'application/json' is "
                  "allowed");
@@ -360,9 +395,9 @@ static void handle_body(struct exchange *exchange, enum engine_api api)
         text_put(&exchange->body, SLICE("")); /* an empty body has its padding too */
         status = json_scan(engine->scanner, buf_slice(&exchange->body), &root, &error);
         if (status < 0)
-            engine_fault_bad_json(&fault, error.offset, error.message);
+            request_refuse_json(&fault, error.offset, error.message);
         else
-            status = engine_request_read(api, &engine->model, root, &request, &fault);
+            status = engine_request_read(api, &reader, root, &request, &fault);
     }
     choose_fault(exchange, request.is_stream, false);
     if (fault_acts(exchange))
@@ -370,11 +405,12 @@ static void handle_body(struct exchange *exchange, enum engine_api api)
     else if (status < 0) {
         engine_request_release(&request);
         answer_fault(exchange, &fault);
-    } else if (api == ENGINE_TOKENIZE)
+    } else if (request.answer_tokens == 0)
         answer_tokens(exchange, &request);
     else
         generate(exchange, &request);
     json_scanner_trim(engine->scanner);
+    json_scanner_trim(engine->form_scanner);
 }
 
 static void answer_method(struct exchange *exchange, enum http_method allowed)
@@ -385,45 +421,45 @@ static void answer_method(struct exchange *exchange, enum http_method allowed)
            SLICE("{\"detail\":\"Method Not Allowed\"}"));
 }
 
-/* What asks for a generation, or could. */
-static const struct route {
-    const char *path;
-    enum engine_api api;
-} routes[] = {
-    {"/tokenize", ENGINE_TOKENIZE},
-    {"/v1/chat/completions", ENGINE_CHAT},
-    {"/v1/completions", ENGINE_COMPLETIONS},
-};
-
-static const struct route *route_find(const char *path)
+/* A response that was stored under id; cancelling is only for those that still run, which none of
+ * the stored does. */
+static void answer_stored(struct exchange *exchange, struct slice id, bool is_cancel)
 {
-    for (size_t i = 0; i < array_count(routes); i++) {
-        if (strcmp(routes[i].path, path) == 0)
-            return &routes[i];
+    const struct stored_response *response = response_store_find(exchange->engine->responses, id);
+    struct engine_fault fault;
+
+    if (response != NULL && !is_cancel) {
+        answer_json(exchange, 200, buf_slice(&response->body));
+        return;
     }
-    return NULL;
+    if (response == NULL) {
+        (void)responses_refuse_id(&fault, id);
+    } else {
+        (void)request_refuse(&fault, "response_id", "Cannot cancel a synchronous response.");
+        fault.type = "invalid_request_error";
+    }
+    answer_fault(exchange, &fault);
 }
 
 static void dispatch(struct exchange *exchange)
 {
-    const struct route *route = route_find(exchange->path);
-    const struct page *page = page_find(exchange->path);
+    struct route route = route_find(exchange->path);
 
-    if (route != NULL && exchange->method == HTTP_METHOD_POST) {
-        handle_body(exchange, route->api);
+    if (route.kind == ROUTE_BODY && exchange->method == HTTP_METHOD_POST) {
+        handle_body(exchange, route.api);
         return;
     }
     choose_fault(exchange, false, false);
     if (fault_acts(exchange))
         return;
-    if (route != NULL)
-        answer_method(exchange, HTTP_METHOD_POST);
-    else if (page == NULL)
+    if (route.kind == ROUTE_NONE)
         answer_json(exchange, 404, SLICE("{\"detail\":\"Not Found\"}"));
-    else if (page->method != exchange->method)
-        answer_method(exchange, page->method);
+    else if (route.method != exchange->method)
+        answer_method(exchange, route.method);
+    else if (route.kind == ROUTE_PAGE)
+        answer_page(exchange, route.page);
     else
-        answer_page(exchange, page);
+        answer_stored(exchange, route.id, route.kind == ROUTE_CANCEL);
 }
 
 /* Forgets the request before. */

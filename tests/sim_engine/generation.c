@@ -2,14 +2,18 @@
 
 #include "tests/sim_engine/generation.h"
 
+#include "backends/runtime/buf.h"
+#include "tests/sim_engine/answer_plan.h"
+#include "tests/sim_engine/answer_registry.h"
+#include "tests/sim_engine/json_text.h"
+#include "tests/sim_engine/response_store.h"
+#include "tests/sim_engine/responses_form.h"
+
 #include <xxhash.h>
 
 #include <assert.h>
 #include <stdlib.h>
-
-#include "backends/runtime/buf.h"
-#include "tests/sim_engine/answer_plan.h"
-#include "tests/sim_engine/json_text.h"
+#include <string.h>
 
 /* One choice: what the scheduler makes, and what the answer shows of it. */
 struct choice {
@@ -24,6 +28,7 @@ struct generation {
     const struct generation_callbacks *callbacks;
     void *ctx;
     char *id;
+    const struct answer_family *family;
     struct answer_head head;
     struct choice *choices;
     struct answer_choice *answers; /* one a choice, in the same order */
@@ -48,6 +53,12 @@ static uint64_t cache_root(const struct engine_request *request)
                request->salt.len > 0 ? XXH3_64bits(request->salt.ptr, request->salt.len) : 0);
 }
 
+static bool is_conversation(const struct engine_request *request)
+{
+    return request->api == ENGINE_CHAT || request->api == ENGINE_MESSAGES ||
+           request->api == ENGINE_RESPONSES;
+}
+
 static void init_choice(struct generation *generation, size_t index)
 {
     const struct engine_request *request = &generation->request;
@@ -57,7 +68,7 @@ static void init_choice(struct generation *generation, size_t index)
     struct answer_wish wish = {
         .seed = mix(mix(generation->config.seed, prompt_digest), index % request->choice_count),
         .token_count = request->answer_tokens,
-        .thinks_first = generation->config.thinks_first && request->api == ENGINE_CHAT,
+        .thinks_first = generation->config.thinks_first && is_conversation(request),
         .tool = request->tool,
     };
 
@@ -100,7 +111,10 @@ struct generation *generation_create(const struct generation_config *config,
         .id = slice_of_string(generation->id),
         .created_s = config->created_s,
         .hides_usage = config->hides_usage,
+        .hides_done = config->hides_done,
+        .open_kind = ANSWER_SILENT,
     };
+    generation->family = answer_family_of(generation->request.api);
     buf_init(&generation->text, SIZE_MAX);
     for (size_t i = 0; i < generation->request.prompt_count; i++)
         generation->usage.prompt_tokens += generation->request.prompts[i].count;
@@ -111,44 +125,63 @@ struct generation *generation_create(const struct generation_config *config,
     return generation;
 }
 
-static void give_event(struct generation *generation)
+/* Whole events, one after the other: each ends with an empty line, and JSON holds no line break. */
+static void give_events(struct generation *generation)
 {
-    generation->callbacks->on_event(generation->ctx, buf_slice(&generation->text));
+    struct slice rest = buf_slice(&generation->text);
+
+    while (rest.len > 0) {
+        const char *end = memmem(rest.ptr, rest.len, "\n\n", 2);
+        size_t len;
+
+        assert(end != NULL);
+        len = (size_t)(end - rest.ptr) + 2;
+        generation->callbacks->on_event(generation->ctx, slice_of(rest.ptr, len));
+        rest = slice_skip(rest, len);
+    }
     buf_clear(&generation->text);
 }
 
-/* chat: vLLM opens all choices when the first token of any is there. */
-static void begin_stream(struct generation *generation)
+void generation_open(struct generation *generation)
 {
-    if (generation->request.api != ENGINE_CHAT)
+    if (!generation->request.is_stream || generation->family->put_opening == NULL)
         return;
-    for (size_t i = 0; i < generation->choice_count; i++) {
-        struct answer_usage usage = {.prompt_tokens = generation->usage.prompt_tokens};
-
-        answer_put_role_event(&generation->text, &generation->head, &generation->answers[i],
-                              &usage);
-        give_event(generation);
-    }
+    generation->family->put_opening(&generation->text, &generation->head);
+    give_events(generation);
 }
 
-static void end_stream(struct generation *generation)
+/* vLLM opens all choices when the first token of any is there. */
+static void begin_stream(struct generation *generation)
 {
-    if (generation->request.wants_usage && !generation->config.hides_usage) {
-        answer_put_usage_event(&generation->text, &generation->head, &generation->usage);
-        give_event(generation);
-    }
-    if (!generation->config.hides_done) {
-        text_put(&generation->text, SLICE("data: [DONE]\n\n"));
-        give_event(generation);
-    }
-    generation->callbacks->on_end(generation->ctx, SLICE(""));
+    generation->has_begun = true;
+    if (generation->family->put_beginning == NULL)
+        return;
+    for (size_t i = 0; i < generation->choice_count; i++)
+        generation->family->put_beginning(&generation->text, &generation->head,
+                                          &generation->answers[i], &generation->usage);
 }
 
 static void end_body(struct generation *generation)
 {
-    answer_put_body(&generation->text, &generation->head, generation->answers,
-                    generation->choice_count, &generation->usage);
+    generation->family->put_body(&generation->text, &generation->head, generation->answers,
+                                 generation->choice_count, &generation->usage);
     generation->callbacks->on_end(generation->ctx, buf_slice(&generation->text));
+}
+
+static void tell_token(struct generation *generation, const struct answer_choice *answer)
+{
+    bool is_last = generation->open_count == 0;
+
+    if (!generation->has_begun)
+        begin_stream(generation);
+    generation->family->put_token(&generation->text, &generation->head, answer, &generation->usage,
+                                  is_last);
+    if (is_last)
+        generation->family->put_end(&generation->text, &generation->head, &generation->answers[0],
+                                    &generation->usage);
+    give_events(generation);
+    if (is_last)
+        generation->callbacks->on_end(generation->ctx, SLICE(""));
 }
 
 /* What vLLM says: a tool call it had to make for "required" is "tool_calls", for a named function
@@ -187,20 +220,29 @@ void generation_on_token(struct sequence *sequence, bool is_last)
         answer->finish_reason = finish_reason(generation, choice);
         generation->open_count--;
     }
-    if (generation->request.is_stream) {
-        if (!generation->has_begun)
-            begin_stream(generation);
-        generation->has_begun = true;
-        if (answer_put_token_event(&generation->text, &generation->head, answer, &generation->usage,
-                                   generation->open_count == 0))
-            give_event(generation);
-    }
-    if (generation->open_count > 0)
-        return;
     if (generation->request.is_stream)
-        end_stream(generation);
-    else
+        tell_token(generation, answer);
+    else if (generation->open_count == 0)
         end_body(generation);
+}
+
+void generation_store(const struct generation *generation, struct response_store *store)
+{
+    const struct answer_choice *answer = &generation->answers[0];
+    struct buf body, messages;
+
+    assert(generation->open_count == 0);
+    if (!generation->request.wants_store)
+        return;
+    buf_init(&body, SIZE_MAX);
+    buf_init(&messages, SIZE_MAX);
+    generation->family->put_body(&body, &generation->head, answer, 1, &generation->usage);
+    text_put(&messages, buf_slice(&generation->request.messages));
+    responses_form_put_answer(
+        &messages, answer_plan_text(answer->plan, ANSWER_CONTENT, answer->answered_count));
+    response_store_put(store, generation->head.id, buf_slice(&body), buf_slice(&messages));
+    buf_release(&body);
+    buf_release(&messages);
 }
 
 bool generation_is_done(const struct generation *generation)

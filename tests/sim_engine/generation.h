@@ -12,11 +12,12 @@
 #include <stdint.h>
 
 #include "backends/runtime/slice.h"
-#include "tests/sim_engine/engine_answer.h"
+#include "tests/sim_engine/answer_family.h"
 #include "tests/sim_engine/engine_request.h"
 #include "tests/sim_engine/scheduler.h"
 
 struct generation;
+struct response_store;
 
 struct generation_config {
     struct scheduler *scheduler;
@@ -24,9 +25,9 @@ struct generation_config {
     uint64_t created_s;  /* Unix time */
     uint64_t seed;       /* of the engine */
     uint32_t block_size; /* of its cache */
-    bool thinks_first;   /* chat answers begin with reasoning */
+    bool thinks_first;   /* answers in conversations begin with reasoning */
     bool hides_usage;
-    bool hides_done; /* no [DONE] */
+    bool hides_done; /* no [DONE], or what its family has instead */
 };
 
 /* Called while the scheduler steps. May destroy nothing. */
@@ -40,6 +41,9 @@ struct generation *generation_create(const struct generation_config *config,
                                      struct engine_request *request,
                                      const struct generation_callbacks *callbacks, void *ctx);
 
+/* Tells what comes before any token; on_event is called from within. */
+void generation_open(struct generation *generation);
+
 /* For the scheduler's on_token: hands the token to the generation of sequence. */
 void generation_on_token(struct sequence *sequence, bool is_last);
 
@@ -47,6 +51,9 @@ bool generation_is_done(const struct generation *generation);
 bool generation_is_stream(const struct generation *generation);
 const char *generation_finish_reason(const struct generation *generation);
 struct answer_usage generation_usage(const struct generation *generation);
+
+/* Keeps a done answer for later requests, if its request wants that. */
+void generation_store(const struct generation *generation, struct response_store *store);
 
 /* Takes what is unfinished out of the scheduler. NULL is fine. */
 void generation_destroy(struct generation *generation);

@@ -28,11 +28,38 @@ void text_putf(struct buf *buf, const char *format, ...)
     text_put(buf, slice_of(line, (size_t)len));
 }
 
+void text_end_piece(struct buf *buf)
+{
+    text_put(buf, slice_of("", 1));
+}
+
+struct slice text_piece(const struct buf *buf, size_t index)
+{
+    struct slice rest = buf_slice(buf);
+
+    for (;; index--) {
+        const char *end = memchr(rest.ptr, '\0', rest.len);
+
+        assert(end != NULL);
+        if (index == 0)
+            return slice_of(rest.ptr, (size_t)(end - rest.ptr));
+        rest = slice_skip(rest, (size_t)(end - rest.ptr) + 1);
+    }
+}
+
 void json_put_string(struct buf *buf, struct slice text)
 {
     int status = json_write_string(buf, text);
 
     assert(status == 0);
+}
+
+void json_put_string_or_null(struct buf *buf, const char *string)
+{
+    if (string != NULL)
+        json_put_string(buf, slice_of_string(string));
+    else
+        text_put(buf, SLICE("null"));
 }
 
 void json_put_value(struct buf *buf, struct json_value value)

@@ -13,8 +13,15 @@
 void text_put(struct buf *buf, struct slice text);
 void text_putf(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* What was put since the last piece (JSON has no NUL) is a piece. Pieces count from 0. */
+void text_end_piece(struct buf *buf);
+struct slice text_piece(const struct buf *buf, size_t index);
+
 /* text as a JSON string, quotes included. */
 void json_put_string(struct buf *buf, struct slice text);
+
+/* NULL: null. */
+void json_put_string_or_null(struct buf *buf, const char *string);
 
 /* value without blanks. */
 void json_put_value(struct buf *buf, struct json_value value);

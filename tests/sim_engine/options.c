@@ -51,6 +51,8 @@ static const struct option_row rows[] = {
     {"prefill-tps", OPTION_NUMBER, AT(prefill_tps), "8000", 1, 1e12, "prompt tokens read a second"},
     {"seed", OPTION_COUNT, AT(seed), "1", 0, 9e15, "another one, other answers"},
     {"speedup", OPTION_NUMBER, AT(speedup), "1", 0.001, 1e6, "time runs that much faster"},
+    {"stored-responses", OPTION_COUNT, AT(stored_responses), "1024", 0, 1e6,
+     "answers of /v1/responses to keep; 0: none, as vLLM by default"},
     {"template", OPTION_TEXT, AT(template_name), "plain", 0, 0,
      "plain, drop_reasoning, tools_late or dated"},
 };

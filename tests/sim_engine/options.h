@@ -34,6 +34,7 @@ struct options {
     double decode_ms_per_request;
     double speedup;
     double seed;
+    double stored_responses;
     double keep_alive_ms;
     struct fault faults[OPTIONS_FAULT_COUNT_MAX];
     size_t fault_count;

@@ -7,6 +7,8 @@
 
 #include "backends/runtime/buf.h"
 #include "tests/sim_engine/json_text.h"
+#include "tests/sim_engine/request_registry.h"
+#include "tests/sim_engine/response_store.h"
 #include "tests/support/leak_check.h"
 
 #define CHAT                                                                                       \
@@ -21,6 +23,8 @@ struct world {
     struct prefix_cache *cache;
     struct scheduler *scheduler;
     struct json_scanner *scanner;
+    struct json_scanner *form_scanner;
+    struct response_store *store;
     struct generation *generation;
     struct buf events;
     size_t event_count;
@@ -57,7 +61,12 @@ static void world_init(struct world *world)
         .running_count_max = 8,
     };
 
-    *world = (struct world){.cache = prefix_cache_create(64, 16), .scanner = json_scanner_create()};
+    *world = (struct world){
+        .cache = prefix_cache_create(64, 16),
+        .scanner = json_scanner_create(),
+        .form_scanner = json_scanner_create(),
+        .store = response_store_create(4),
+    };
     world->scheduler = scheduler_create(config, world->cache, on_token, world);
     buf_init(&world->events, SIZE_MAX);
     buf_init(&world->body, SIZE_MAX);
@@ -67,18 +76,21 @@ static void world_start(struct world *world, enum engine_api api, const char *te
                         struct generation_config config)
 {
     static const struct generation_callbacks callbacks = {on_event, on_end};
+    struct request_reader reader = {
+        .model = &model, .form_scanner = world->form_scanner, .store = world->store};
     struct engine_request request;
     struct engine_fault fault;
     struct json_value root;
     struct parse_error error;
 
     cr_assert(eq(int, json_scan_copy(world->scanner, slice_of_string(text), &root, &error), 0));
-    cr_assert(eq(int, engine_request_read(api, &model, root, &request, &fault), 0), "%s",
+    cr_assert(eq(int, engine_request_read(api, &reader, root, &request, &fault), 0), "%s",
               fault.message);
     config.scheduler = world->scheduler;
     config.id = SLICE("id-1");
     config.block_size = 16;
     world->generation = generation_create(&config, &request, &callbacks, world);
+    generation_open(world->generation);
 }
 
 /* Runs it to its end. */
@@ -106,6 +118,8 @@ static void world_release(struct world *world)
     scheduler_destroy(world->scheduler);
     prefix_cache_destroy(world->cache);
     json_scanner_destroy(world->scanner);
+    json_scanner_destroy(world->form_scanner);
+    response_store_destroy(world->store);
     buf_release(&world->events);
     buf_release(&world->body);
 }
@@ -253,5 +267,128 @@ Test(generation, destroying_one_in_progress_takes_it_out_of_the_engine)
     cr_assert(eq(sz, scheduler_running_count(world.scheduler), 0));
     cr_assert(eq(sz, prefix_cache_free_count(world.cache), prefix_cache_usable_count(world.cache)));
     cr_assert(eq(sz, world.end_count, 0));
+    world_release(&world);
+}
+
+#define QUESTION                                                                                   \
+    "Tell me at length where the old brass samovar of the house stands, and since when."
+#define RESPONSES "{\"input\":\"" QUESTION "\",\"max_output_tokens\":5"
+#define MESSAGES                                                                                   \
+    "{\"model\":\"tiny\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":"           \
+    "\"" QUESTION "\"}]"
+
+Test(generation, a_response_opens_before_any_token_and_numbers_its_events)
+{
+    struct world world;
+    world_init(&world);
+
+    world_start(&world, ENGINE_RESPONSES, RESPONSES ",\"stream\":true}",
+                (struct generation_config){0});
+    cr_assert(eq(sz, world.event_count, 2)); /* created, in_progress */
+    world_release(&world);
+
+    world_init(&world);
+    world_ask(&world, ENGINE_RESPONSES, RESPONSES ",\"stream\":true}",
+              (struct generation_config){0});
+
+    struct slice events = buf_slice(&world.events);
+    cr_assert(eq(sz, world.event_count, 2 + 2 + 5 + 3 + 1));
+    cr_assert(eq(sz, occurrences(events, "\"sequence_number\":12,"), 1)); /* the last */
+    cr_assert(eq(sz, occurrences(events, "event: response.output_text.delta\n"), 5));
+    cr_assert(eq(sz, occurrences(events, "event: response.completed\n"), 1));
+    cr_assert(eq(sz, occurrences(events, "[DONE]"), 0));
+    world_release(&world);
+}
+
+Test(generation, a_message_is_told_in_blocks)
+{
+    struct world world;
+    world_init(&world);
+
+    world_ask(&world, ENGINE_MESSAGES, MESSAGES ",\"stream\":true}", (struct generation_config){0});
+
+    struct slice events = buf_slice(&world.events);
+    cr_assert(eq(sz, world.event_count, 1 + 1 + 5 + 1 + 1 + 1));
+    cr_assert(slice_starts_with(events, SLICE("event: message_start\n")));
+    cr_assert(eq(sz, occurrences(events, "\"type\":\"text_delta\""), 5));
+    cr_assert(eq(sz, occurrences(events, "\"stop_reason\":\"max_tokens\""), 1));
+    cr_assert(eq(sz, occurrences(events, "event: message_stop\n"), 1));
+    world_release(&world);
+}
+
+Test(generation, thinking_is_a_block_or_an_item_of_its_own)
+{
+    const struct generation_config config = {.thinks_first = true};
+    struct world world;
+    world_init(&world);
+
+    world_ask(&world, ENGINE_MESSAGES,
+              "{\"model\":\"tiny\",\"max_tokens\":12,\"stream\":true,\"messages\":[{\"role\":"
+              "\"user\",\"content\":\"" QUESTION "\"}]}",
+              config);
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "content_block_start\n"), 2));
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "signature_delta"), 1));
+
+    world_ask(&world, ENGINE_RESPONSES,
+              "{\"input\":\"" QUESTION "\",\"max_output_tokens\":12,\"stream\":true}", config);
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "response.output_item.done\n"), 2));
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "response.reasoning_text.done\n"), 1));
+    world_release(&world);
+}
+
+Test(generation, the_same_conversation_is_cached_across_the_families)
+{
+    struct world world;
+    world_init(&world);
+
+    world_ask(&world, ENGINE_RESPONSES, RESPONSES "}", (struct generation_config){0});
+    cr_assert(eq(sz, generation_usage(world.generation).cached_tokens, 0));
+    world_ask(&world, ENGINE_MESSAGES, MESSAGES "}", (struct generation_config){0});
+
+    cr_assert(eq(sz, generation_usage(world.generation).cached_tokens, 16));
+    cr_assert(eq(sz, occurrences(buf_slice(&world.body), "\"cache_read_input_tokens\":16"), 1));
+    world_release(&world);
+}
+
+Test(generation, a_stored_response_is_continued_from_the_cache)
+{
+    struct world world;
+    world_init(&world);
+    world_ask(&world, ENGINE_RESPONSES, RESPONSES ",\"stream\":true}",
+              (struct generation_config){0});
+    generation_store(world.generation, world.store);
+
+    world_ask(&world, ENGINE_RESPONSES,
+              "{\"input\":\"" QUESTION "\",\"previous_response_id\":\"id-1\"}",
+              (struct generation_config){0});
+
+    cr_assert(response_store_find(world.store, SLICE("id-1")) != NULL);
+    cr_assert(ge(sz, generation_usage(world.generation).cached_tokens, 16));
+    world_release(&world);
+}
+
+Test(generation, without_done_a_stream_ends_without_the_last_word_of_its_family)
+{
+    const struct generation_config config = {.hides_done = true};
+    struct world world;
+    world_init(&world);
+
+    world_ask(&world, ENGINE_RESPONSES, RESPONSES ",\"stream\":true}", config);
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "response.completed"), 0));
+    world_ask(&world, ENGINE_MESSAGES, MESSAGES ",\"stream\":true}", config);
+    cr_assert(eq(sz, occurrences(buf_slice(&world.events), "message_stop"), 0));
+    world_release(&world);
+}
+
+Test(generation, a_ranking_is_sorted_and_cut)
+{
+    struct world world;
+    world_init(&world);
+
+    world_ask(&world, ENGINE_RERANK,
+              "{\"query\":\"tea\",\"documents\":[\"a\",\"b\",\"c\",\"d\"],\"top_n\":2}",
+              (struct generation_config){0});
+
+    cr_assert(eq(sz, occurrences(buf_slice(&world.body), "\"relevance_score\""), 2));
     world_release(&world);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "tests/sim_engine/engine_request.h"
+#include "tests/sim_engine/request_registry.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
 #include <errno.h>
 
+#include "tests/sim_engine/response_store.h"
 #include "tests/support/leak_check.h"
 
 #define MESSAGES "\"messages\":[{\"role\":\"user\",\"content\":\"hello there\"}]"
@@ -24,6 +25,7 @@ static const struct engine_model model = {
 /* One read; release with world_release(). */
 struct world {
     struct json_scanner *scanner;
+    struct json_scanner *form_scanner;
     struct engine_request request;
     struct engine_fault fault;
     int status;
@@ -31,13 +33,17 @@ struct world {
 
 static struct world read_body(enum engine_api api, const char *body)
 {
-    struct world world = {.scanner = json_scanner_create()};
+    struct world world = {
+        .scanner = json_scanner_create(),
+        .form_scanner = json_scanner_create(),
+    };
+    struct request_reader reader = {.model = &model, .form_scanner = world.form_scanner};
     struct json_value root;
     struct parse_error error;
 
     cr_assert(eq(int, json_scan_copy(world.scanner, slice_of_string(body), &root, &error), 0), "%s",
               body);
-    world.status = engine_request_read(api, &model, root, &world.request, &world.fault);
+    world.status = engine_request_read(api, &reader, root, &world.request, &world.fault);
     return world;
 }
 
@@ -45,11 +51,12 @@ static void world_release(struct world *world)
 {
     engine_request_release(&world->request);
     json_scanner_destroy(world->scanner);
+    json_scanner_destroy(world->form_scanner);
 }
 
-TestSuite(engine_request, .fini = leak_check);
+TestSuite(request_registry, .fini = leak_check);
 
-Test(engine_request, defaults_are_one_choice_and_sixteen_tokens_of_the_served_model)
+Test(request_registry, defaults_are_one_choice_and_sixteen_tokens_of_the_served_model)
 {
     struct world world = read_body(ENGINE_CHAT, "{" MESSAGES "}");
 
@@ -63,7 +70,7 @@ Test(engine_request, defaults_are_one_choice_and_sixteen_tokens_of_the_served_mo
     world_release(&world);
 }
 
-Test(engine_request, every_field_is_read)
+Test(request_registry, every_field_is_read)
 {
     struct world world =
         read_body(ENGINE_CHAT,
@@ -83,7 +90,7 @@ Test(engine_request, every_field_is_read)
     world_release(&world);
 }
 
-Test(engine_request, a_prompt_has_four_forms)
+Test(request_registry, a_prompt_has_four_forms)
 {
     static const struct {
         const char *body;
@@ -105,7 +112,7 @@ Test(engine_request, a_prompt_has_four_forms)
     }
 }
 
-Test(engine_request, tool_choice_picks_the_first_or_the_named_tool)
+Test(request_registry, tool_choice_picks_the_first_or_the_named_tool)
 {
     static const struct {
         const char *body;
@@ -131,7 +138,7 @@ Test(engine_request, tool_choice_picks_the_first_or_the_named_tool)
     }
 }
 
-Test(engine_request, truncation_keeps_the_last_ids)
+Test(request_registry, truncation_keeps_the_last_ids)
 {
     struct world world =
         read_body(ENGINE_COMPLETIONS, "{\"prompt\":[5,6,7,8],\"truncate_prompt_tokens\":2}");
@@ -142,7 +149,7 @@ Test(engine_request, truncation_keeps_the_last_ids)
     world_release(&world);
 }
 
-Test(engine_request, what_vllm_refuses_is_refused_in_its_words)
+Test(request_registry, what_vllm_refuses_is_refused_in_its_words)
 {
     static const struct {
         enum engine_api api;
@@ -197,7 +204,7 @@ Test(engine_request, what_vllm_refuses_is_refused_in_its_words)
     }
 }
 
-Test(engine_request, a_prompt_longer_than_the_context_is_refused)
+Test(request_registry, a_prompt_longer_than_the_context_is_refused)
 {
     char body[8192] = "{\"prompt\":[1";
     for (int i = 1; i < 1100; i++)
@@ -210,4 +217,147 @@ Test(engine_request, a_prompt_longer_than_the_context_is_refused)
     cr_assert(eq(str, world.fault.param, (char *)"input_tokens"));
     cr_assert(strstr(world.fault.message, "contains 1100 input tokens") != NULL);
     world_release(&world);
+}
+
+Test(request_registry, one_conversation_is_one_prompt_in_every_family)
+{
+#define HELLO "{\"role\":\"user\",\"content\":\"hello there\"}"
+#define RAIN  "\"rain\""
+    static const struct {
+        enum engine_api api;
+        const char *body;
+    } spellings[] = {
+        {ENGINE_CHAT,
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"Be kind.\"}," HELLO
+         ",{\"role\":\"assistant\",\"content\":\"Let me see.\",\"tool_calls\":[{\"id\":\"c\","
+         "\"function\":{\"name\":\"a\",\"arguments\":\"{\\\"city\\\": \\\"Tula\\\", "
+         "\\\"days\\\": [1, 2]}\"}}]},{\"role\":\"tool\",\"content\":" RAIN "}]}"},
+        {ENGINE_RESPONSES,
+         "{\"instructions\":\"Be kind.\",\"input\":[" HELLO
+         ",{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
+         "\"text\":\"Let me see.\"}]},{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"a\","
+         "\"arguments\":\"{\\\"city\\\": \\\"Tula\\\", \\\"days\\\": [1, 2]}\"},"
+         "{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":" RAIN "}]}"},
+        {ENGINE_MESSAGES,
+         "{\"model\":\"tiny\",\"max_tokens\":9,\"system\":[{\"type\":\"text\",\"text\":"
+         "\"x-anthropic-billing-header: 1\"},{\"type\":\"text\",\"text\":\"Be kind.\","
+         "\"cache_control\":{\"type\":\"ephemeral\"}}],\"messages\":[" HELLO
+         ",{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"Let me see.\"},"
+         "{\"type\":\"tool_use\",\"id\":\"c\",\"name\":\"a\",\"input\":{\"city\":\"Tula\","
+         "\"days\":[1,2]}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+         "\"tool_use_id\":\"c\",\"content\":" RAIN "}]}]}"},
+    };
+    struct world chat = read_body(spellings[0].api, spellings[0].body);
+
+    cr_assert(eq(int, chat.status, 0), "%s", chat.fault.message);
+    for (size_t i = 1; i < array_count(spellings); i++) {
+        struct world other = read_body(spellings[i].api, spellings[i].body);
+        const struct token_list *a = chat.request.prompts, *b = other.request.prompts;
+
+        cr_assert(eq(int, other.status, 0), "%s", other.fault.message);
+        cr_assert(eq(sz, a->count, b->count), "spelling %zu", i);
+        cr_assert(eq(int, memcmp(a->ids, b->ids, a->count * sizeof *a->ids), 0));
+        world_release(&other);
+    }
+    world_release(&chat);
+}
+
+Test(request_registry, reasoning_that_is_sent_back_joins_its_turn)
+{
+    struct world chat = read_body(
+        ENGINE_CHAT,
+        "{\"messages\":[{\"role\":\"assistant\",\"reasoning\":\"hm\",\"content\":\"yes\"}," HELLO
+        "]}");
+    struct world responses =
+        read_body(ENGINE_RESPONSES, "{\"input\":[{\"type\":\"reasoning\",\"content\":[{\"type\":"
+                                    "\"reasoning_text\",\"text\":\"hm\"}]},"
+                                    "{\"role\":\"assistant\",\"content\":\"yes\"}," HELLO "]}");
+    struct world messages = read_body(
+        ENGINE_MESSAGES,
+        "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[{\"role\":\"assistant\",\"content\":["
+        "{\"type\":\"thinking\",\"thinking\":\"hm\"},{\"type\":\"text\",\"text\":\"yes\"}]}," HELLO
+        "]}");
+
+    cr_assert(eq(int, chat.status | responses.status | messages.status, 0));
+    cr_assert(eq(sz, chat.request.prompts[0].count, responses.request.prompts[0].count));
+    cr_assert(eq(sz, chat.request.prompts[0].count, messages.request.prompts[0].count));
+    world_release(&chat);
+    world_release(&responses);
+    world_release(&messages);
+}
+
+Test(request_registry, a_tool_is_chosen_in_the_words_of_each_family)
+{
+    static const struct {
+        enum engine_api api;
+        const char *body;
+    } bodies[] = {
+        {ENGINE_RESPONSES, "{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"a\"},"
+                           "{\"type\":\"function\",\"name\":\"b\"}],\"tool_choice\":"
+                           "{\"type\":\"function\",\"name\":\"b\"}}"},
+        {ENGINE_MESSAGES, "{\"model\":\"tiny\",\"max_tokens\":9,\"messages\":[" HELLO
+                          "],\"tools\":[{\"name\":\"a\"},{\"name\":\"b\"}],\"tool_choice\":"
+                          "{\"type\":\"tool\",\"name\":\"b\"}}"},
+    };
+
+    for (size_t i = 0; i < array_count(bodies); i++) {
+        struct world world = read_body(bodies[i].api, bodies[i].body);
+        struct json_value function = json_get(world.request.tool, "function");
+
+        cr_assert(eq(int, world.status, 0), "%s", world.fault.message);
+        cr_assert(slice_eq(json_string(json_get(function, "name")), SLICE("b")));
+        world_release(&world);
+    }
+}
+
+Test(request_registry, a_previous_response_brings_its_conversation_but_not_its_instructions)
+{
+    struct response_store *store = response_store_create(4);
+    struct json_scanner *scanner = json_scanner_create(), *forms = json_scanner_create();
+    struct request_reader reader = {.model = &model, .form_scanner = forms, .store = store};
+    struct engine_request request;
+    struct engine_fault fault;
+    struct json_value root;
+    struct parse_error error;
+    struct world whole =
+        read_body(ENGINE_CHAT, "{\"messages\":[" HELLO
+                               ",{\"role\":\"assistant\",\"content\":\"yes\"}," HELLO "]}");
+
+    response_store_put(store, SLICE("resp_1"), SLICE("{}"),
+                       SLICE(HELLO ",{\"role\":\"assistant\",\"content\":\"yes\"}"));
+    cr_assert(eq(int,
+                 json_scan_copy(scanner,
+                                SLICE("{\"input\":\"hello there\","
+                                      "\"previous_response_id\":\"resp_1\"}"),
+                                &root, &error),
+                 0));
+    cr_assert(eq(int, engine_request_read(ENGINE_RESPONSES, &reader, root, &request, &fault), 0));
+
+    cr_assert(eq(sz, request.prompts[0].count, whole.request.prompts[0].count));
+    cr_assert(eq(int,
+                 memcmp(request.prompts[0].ids, whole.request.prompts[0].ids,
+                        request.prompts[0].count * sizeof *request.prompts[0].ids),
+                 0));
+    engine_request_release(&request);
+    world_release(&whole);
+    response_store_destroy(store);
+    json_scanner_destroy(scanner);
+    json_scanner_destroy(forms);
+}
+
+Test(request_registry, score_pairs_one_with_many_or_each_with_its_own)
+{
+    struct world one =
+        read_body(ENGINE_SCORE, "{\"text_1\":\"tea\",\"text_2\":[\"a cup\",\"a horse\"]}");
+    struct world each = read_body(
+        ENGINE_SCORE, "{\"queries\":[\"tea\",\"hay\"],\"documents\":[\"a cup\",\"a horse\"]}");
+    struct world odd =
+        read_body(ENGINE_SCORE, "{\"text_1\":[\"tea\",\"hay\"],\"text_2\":[\"a\",\"b\",\"c\"]}");
+
+    cr_assert(eq(sz, one.request.prompt_count, 2));
+    cr_assert(eq(sz, each.request.prompt_count, 2));
+    cr_assert(eq(int, odd.status, -EINVAL));
+    world_release(&one);
+    world_release(&each);
+    world_release(&odd);
 }
