@@ -94,9 +94,9 @@ class Clients:
         return read_outcome(client, outcome)
 
     def _body(self, api, choose, words=40, **fields):
-        """One of 200 prompts that begin alike in groups, as conversations do."""
-        number = choose.randrange(200)
-        text = f"group {number % 10} " * words + f"question {number}"
+        """Prompts begin alike in groups, as conversations do, and end each in its own way: what
+        was being served when two workers died is refused from then on."""
+        text = f"group {choose.randrange(20)} " * words + f"question {choose.getrandbits(64):x}"
         return api.request(text, max_tokens=choose.choice([4, 20, 60]), **fields)
 
     # --- kinds ---
@@ -199,7 +199,7 @@ class Clients:
         """Bodies up to megabytes: read off the loop."""
         while self._goes_on(choose):
             size = choose.choice([100_000, 400_000, 1_500_000, 4_000_000])
-            body = CHAT.request("tea " * (size // 4), max_tokens=4, stream=choose.random() < 0.5)
+            body = CHAT.request("tea " * (size // 4) + f"{choose.getrandbits(64):x}", max_tokens=4, stream=choose.random() < 0.5)
             if not self._ask(client, self._begin("large"), CHAT.path, body):
                 return
             time.sleep(self.pause_s * 4)

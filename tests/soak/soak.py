@@ -170,6 +170,8 @@ def judge_rest(verdict, router, reloads, clients, trouble, samples):
 
 def judge_memory(verdict, samples):
     seconds = samples[-1][0] - samples[0][0]
+    steps = [samples[len(samples) * step // 10][1] for step in range(10)] + [samples[-1][1]]
+    verdict.add("memory at each tenth, MiB", " ".join(f"{kib / 1024:.1f}" for kib in steps))
     kept = samples[int(len(samples) * WARM_UP_SHARE):]
     growth, median = rss_growth(kept)
     is_judged = seconds >= JUDGED_SECONDS_MIN and not is_sanitized("samovar-router")
