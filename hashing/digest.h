@@ -21,6 +21,7 @@ enum digest_domain {
     DIGEST_MEDIA = 3,       /* an image, audio or file inside a prompt */
     DIGEST_AFFINITY = 4,    /* a session key, for rendezvous and ring */
     DIGEST_RESPONSE = 5,    /* the id of a response that an engine stores */
+    DIGEST_BODY = 6,        /* the body of a request, to know it again */
 };
 
 struct digest_128 {

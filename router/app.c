@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include "backends/http/worker_pool.h"
+#include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/random.h"
 #include "hashing/digest.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
@@ -212,14 +214,6 @@ static void on_stop_signal(uv_signal_t *signal, int number)
     uv_timer_start(&app->drain, on_drain_check, 0, DRAIN_CHECK_MS);
 }
 
-static void on_hangup(uv_signal_t *signal, int number)
-{
-    (void)signal;
-    (void)number;
-    LOG(LOG_WARN, "reload_unsupported",
-        log_text("why", "options are read at the start only; restart to change them"));
-}
-
 /* ---- the loop's own health ---- */
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -240,6 +234,119 @@ static void on_lag(uv_timer_t *timer)
                           now_ns > app->lag_due_ns ? (double)(now_ns - app->lag_due_ns) / 1e9 : 0);
     app->lag_due_ns = now_ns + (uint64_t)LAG_PERIOD_MS * 1000000;
 }
+
+/* ---- configuration ---- */
+
+static io_expired_fn *const on_expired[] = {
+    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
+    [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
+    [RELAY_WAIT_CONNECT] = exchange_expired,
+    [RELAY_WAIT_EARLY_HEAD] = exchange_early_head_due,
+    [RELAY_WAIT_KEEPALIVE] = exchange_keepalive_due,
+    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
+    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
+    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
+};
+static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
+
+static struct relay_config relay_config_of(const struct router_options *options)
+{
+    return (struct relay_config){
+        .wait_ms =
+            {
+                [RELAY_WAIT_CLIENT_HEADER] = options->client_header_ms,
+                [RELAY_WAIT_CLIENT_BODY] = options->client_body_ms,
+                [RELAY_WAIT_CLIENT_IDLE] = options->client_idle_ms,
+                [RELAY_WAIT_CLIENT_STALL] = options->client_stall_ms,
+                [RELAY_WAIT_CLIENT_LINGER] = CLIENT_LINGER_MS,
+                [RELAY_WAIT_CLIENT_HANGUP] = CLIENT_HANGUP_MS,
+                [RELAY_WAIT_CONNECT] = options->connect_ms,
+                [RELAY_WAIT_EARLY_HEAD] = options->early_head_ms,
+                [RELAY_WAIT_KEEPALIVE] = options->keepalive_ms,
+                [RELAY_WAIT_UPSTREAM_HEADER] = options->upstream_header_ms,
+                [RELAY_WAIT_UPSTREAM_IDLE] = options->upstream_idle_ms,
+                [RELAY_WAIT_WORKER_IDLE] = options->worker_idle_ms,
+            },
+        .body_bytes_max = options->body_bytes_max,
+        .client_count_max = options->client_count_max,
+        .worker_conn_count_max = (uint32_t)options->worker_conn_count_max,
+        .retry_count_max = (uint32_t)options->retry_count_max,
+        .worker_cache_tokens = options->worker_cache_tokens,
+        .poison_memory_ms = options->poison_memory_ms,
+        .usage_ask = options->usage_ask,
+        .cors_origins = options->cors_origins,
+    };
+}
+
+/* ---- reload ---- */
+
+/* Running attempts keep the choice that was made for them. What the old policy remembered was about
+ * who was chosen lately: the new one begins with nothing. */
+static void apply_policy(struct relay *relay, const char *name)
+{
+    const struct policy *policy = policy_find(name);
+    struct policy_state *state;
+
+    assert(policy != NULL); /* options know only those that exist */
+
+    if (policy == relay->policy)
+        return;
+    state = policy->create(random_next(&relay->id_state));
+    assert(state != NULL);
+    relay->policy->destroy(relay->policy_state);
+    relay->policy = policy;
+    relay->policy_state = state;
+}
+
+/* What may change while answers run; a wait that runs gets the new length too. */
+static void apply(struct app *app, const struct router_options *options)
+{
+    struct relay *relay = &app->relay;
+
+    relay_configure(relay, relay_config_of(options));
+    apply_policy(relay, options->policy);
+    log_set_level((enum log_level)options->log_level);
+    app->drain_ms = options->drain_ms;
+    for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
+        struct worker *worker = worker_set_at(relay->workers, i);
+
+        if (worker != NULL && worker->pool != NULL)
+            worker_pool_set_conn_count_max(worker->pool, relay->config.worker_conn_count_max);
+    }
+}
+
+static void note_config(struct app *app, enum reload_result result)
+{
+    struct router_stats *stats = &app->relay.stats;
+
+    stats->config_reload_total[result]++;
+    if (result == RELOAD_APPLIED)
+        stats->config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
+}
+
+/* All or nothing: config_prepare() has checked everything before anything changes here. */
+static void on_hangup(uv_signal_t *signal, int number)
+{
+    struct app *app = signal->data;
+    size_t count;
+
+    (void)number;
+    if (config_prepare(app->config) < 0) {
+        note_config(app, RELOAD_REFUSED);
+        return;
+    }
+    apply(app, config_candidate(app->config));
+    count = config_commit(app->config);
+    note_config(app, RELOAD_APPLIED);
+    config_log_doubts(app->config);
+    LOG(LOG_INFO, "config_reloaded", log_u64("changed", count));
+}
+
+/* ---- boot ---- */
 
 static void start_signal(struct app *app, uv_signal_t *signal, uv_signal_cb callback, int number)
 {
@@ -266,47 +373,6 @@ static void start_handles(struct app *app)
     uv_timer_start(&app->lag, on_lag, LAG_PERIOD_MS, LAG_PERIOD_MS);
     uv_timer_init(&app->io.loop, &app->drain);
     app->drain.data = app;
-}
-
-/* ---- boot ---- */
-
-static io_expired_fn *const on_expired[] = {
-    [RELAY_WAIT_CLIENT_HEADER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_BODY] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_IDLE] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_STALL] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_LINGER] = client_conn_expired,
-    [RELAY_WAIT_CLIENT_HANGUP] = client_conn_check_hangup,
-    [RELAY_WAIT_CONNECT] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_HEADER] = exchange_expired,
-    [RELAY_WAIT_UPSTREAM_IDLE] = exchange_expired,
-    [RELAY_WAIT_WORKER_IDLE] = worker_pool_idle_expired,
-};
-static_assert(array_count(on_expired) == RELAY_WAIT_COUNT, "every wait ends somewhere");
-
-static struct relay_config relay_config_of(const struct router_options *options)
-{
-    return (struct relay_config){
-        .wait_ms =
-            {
-                [RELAY_WAIT_CLIENT_HEADER] = options->client_header_ms,
-                [RELAY_WAIT_CLIENT_BODY] = options->client_body_ms,
-                [RELAY_WAIT_CLIENT_IDLE] = options->client_idle_ms,
-                [RELAY_WAIT_CLIENT_STALL] = options->client_stall_ms,
-                [RELAY_WAIT_CLIENT_LINGER] = CLIENT_LINGER_MS,
-                [RELAY_WAIT_CLIENT_HANGUP] = CLIENT_HANGUP_MS,
-                [RELAY_WAIT_CONNECT] = options->connect_ms,
-                [RELAY_WAIT_UPSTREAM_HEADER] = options->upstream_header_ms,
-                [RELAY_WAIT_UPSTREAM_IDLE] = options->upstream_idle_ms,
-                [RELAY_WAIT_WORKER_IDLE] = options->worker_idle_ms,
-            },
-        .body_bytes_max = options->body_bytes_max,
-        .client_count_max = options->client_count_max,
-        .worker_conn_count_max = (uint32_t)options->worker_conn_count_max,
-        .retry_count_max = (uint32_t)options->retry_count_max,
-        .worker_cache_tokens = options->worker_cache_tokens,
-        .usage_ask = options->usage_ask,
-    };
 }
 
 static void fill_random(void *bytes, size_t len)
@@ -414,12 +480,14 @@ static void start_health(struct app *app, const struct router_options *options)
     assert(app->health != NULL);
 }
 
-int app_init(struct app *app, const struct router_options *options)
+int app_init(struct app *app, struct config *config)
 {
+    const struct router_options *options = config_options(config);
     uint64_t seed;
     int code;
 
     memset(app, 0, sizeof *app);
+    app->config = config;
     log_init(STDERR_FILENO, (enum log_level)options->log_level,
              (enum log_format)options->log_format);
     raise_descriptor_limit();
@@ -436,6 +504,8 @@ int app_init(struct app *app, const struct router_options *options)
     start_handles(app);
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
         log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
+    config_log_doubts(config);
+    app->relay.stats.config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
     code = start_parse_threads(app, options);
     if (code == EXIT_CODE_OK)
         code = add_workers(app, options);

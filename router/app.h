@@ -15,11 +15,12 @@
 #include "backends/io_loop.h"
 #include "backends/runtime/must_check.h"
 #include "backends/thread_pool.h"
+#include "router/config.h"
 #include "router/listener.h"
-#include "router/options.h"
 #include "router/relay.h"
 
 struct app {
+    struct config *config;
     struct io_loop io;
     struct relay relay;
     struct listener listener;
@@ -39,8 +40,9 @@ struct app {
     uint32_t restart_counts[WORKER_COUNT_MAX]; /* of each worker, as last seen */
 };
 
-/* Sets everything up. An exit code: EXIT_CODE_OK, or the reason is on standard error. */
-MUST_CHECK int app_init(struct app *app, const struct router_options *options);
+/* Sets everything up, and keeps config to read it again at SIGHUP. An exit code: EXIT_CODE_OK, or
+ * the reason is on standard error. */
+MUST_CHECK int app_init(struct app *app, struct config *config);
 
 /* Runs until it was told to stop and everything is closed. */
 void app_run(struct app *app);

@@ -230,7 +230,6 @@ static void forget_request(struct client_conn *conn)
     conn->endpoint = NULL;
     conn->has_request_end = false;
     conn->is_close_delimited = false;
-    conn->allow = NULL;
 }
 
 void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_reason reason)
@@ -274,23 +273,26 @@ void client_conn_cut(struct client_conn *conn, enum end_reason reason)
 
 /* ---- refusals ---- */
 
-/* What the reader found wrong with the bytes themselves. */
+/* What is wrong with the bytes themselves, or with how many they are. */
 static void refuse_fault(struct client_conn *conn, int status)
 {
     struct http_fault fault = http_reader_fault(conn->reader);
     struct client_answer more = {.must_close = true};
     char message[256];
 
-    assert(status == -EBADMSG || status == -ENOMEM);
+    assert(status == -EBADMSG || status == -ENOMEM || status == -EMSGSIZE);
 
     (void)abandon(conn);
     if (status == -ENOMEM)
         fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
+    if (status == -EMSGSIZE)
+        fault = (struct http_fault){413, "request_too_large", ""};
     snprintf(message, sizeof message, "%s", fault.message);
     if (fault.status == 413)
         snprintf(message, sizeof message,
-                 "The request body is larger than this router accepts: the limit is %llu bytes "
-                 "(option --body-bytes-max).",
+                 "The request body is larger than this router accepts: it has %llu bytes or more, "
+                 "the limit is %llu bytes (option --body-bytes-max).",
+                 (unsigned long long)http_reader_body_bytes(conn->reader),
                  (unsigned long long)conn->relay->config.body_bytes_max);
     if (fault.status == 503)
         more.retry_after_s = 1;
@@ -303,13 +305,31 @@ static void refuse_fault(struct client_conn *conn, int status)
                        &(struct api_error){fault.status, fault.code, NULL, message}, &more);
 }
 
+/* What may be asked of this path, or of all: never passed on. */
+static void answer_options(struct client_conn *conn, const char *allow)
+{
+    client_conn_answer(conn,
+                       &(struct client_answer){
+                           .status = 204,
+                           .allow = allow,
+                           .must_close = !conn->has_request_end,
+                       },
+                       END_OK);
+}
+
 /* What no endpoint serves. */
 static void refuse_target(struct client_conn *conn)
 {
+    char allow[ENDPOINT_ALLOW_BYTES_MAX];
     struct client_answer more = {.must_close = !conn->has_request_end};
 
+    endpoint_allow(conn->endpoints, conn->head->target, allow);
+    if (conn->record.method == HTTP_METHOD_OPTIONS && allow[0] != '\0') {
+        answer_options(conn, allow);
+        return;
+    }
     if (conn->refusal == ENDPOINT_NO_METHOD) {
-        more.allow = conn->allow;
+        more.allow = allow;
         client_conn_refuse(
             conn, REJECT_METHOD,
             &(struct api_error){405, "method_not_allowed", NULL,
@@ -317,12 +337,7 @@ static void refuse_target(struct client_conn *conn)
             &more);
         return;
     }
-    client_conn_refuse(
-        conn, REJECT_NOT_FOUND,
-        &(struct api_error){404, "not_found", NULL,
-                            "There is nothing at this path. Served are /v1/chat/completions, "
-                            "/v1/completions, /v1/models, /health, /readyz and /version."},
-        &more);
+    client_conn_refuse_path(conn, &more);
 }
 
 /* ---- reading ---- */
@@ -357,6 +372,8 @@ static void begin_request(struct client_conn *conn)
     make_id(conn);
     conn->may_live_on = false;
     move(conn, CLIENT_EVENT_FIRST_BYTE);
+    /* The option may have changed since the connection's last request. */
+    http_reader_set_body_bytes_max(conn->reader, (int64_t)conn->relay->config.body_bytes_max);
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
 }
 
@@ -374,6 +391,17 @@ static int begin_work(struct client_conn *conn, const struct http_head *head)
     return 0;
 }
 
+/* The id of a stored response opens a conversation to whoever reads it: it stays out of the log. */
+static void note_path(struct client_conn *conn, const struct endpoint *endpoint)
+{
+    struct request_record *record = &conn->record;
+
+    if (endpoint->suffix != NULL)
+        snprintf(record->path, sizeof record->path, "%s{id}%s", endpoint->path, endpoint->suffix);
+    else
+        request_record_set_path(record, conn->head->target);
+}
+
 static int on_head(void *ctx, const struct http_head *head)
 {
     struct client_conn *conn = ctx;
@@ -389,13 +417,14 @@ static int on_head(void *ctx, const struct http_head *head)
                                        &conn->endpoint_rest);
     if (endpoint != NULL) {
         conn->record.api = endpoint->api;
-        request_record_set_path(&conn->record, head->target);
+        note_path(conn, endpoint);
     }
     relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
     if (conn->refusal != ENDPOINT_FOUND) {
-        conn->allow = endpoint != NULL ? http_method_name(endpoint->method) : NULL;
         return head->has_body ? -ECANCELED : 0; /* nobody will read it */
     }
+    if (head->content_length > (int64_t)conn->relay->config.body_bytes_max)
+        return -EMSGSIZE; /* before anybody asks for the body, or makes room for it */
     conn->endpoint = endpoint;
     return endpoint->handler != NULL ? begin_work(conn, head) : 0;
 }
@@ -449,7 +478,7 @@ static struct slice feed_request(struct client_conn *conn, struct slice bytes)
     conn->record.bytes_in += consumed;
     if (status == -ECANCELED)
         refuse_target(conn);
-    else if (status == -EBADMSG || status == -ENOMEM)
+    else if (status == -EBADMSG || status == -ENOMEM || status == -EMSGSIZE)
         refuse_fault(conn, status);
     else if (status < 0) /* of a write: "100 Continue" did not reach it */
         lose_client(conn, END_CLIENT_ABORT);

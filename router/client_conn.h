@@ -93,7 +93,6 @@ struct client_conn {
     const struct endpoint *endpoint; /* that serves the current request; NULL: see refusal */
     struct slice endpoint_rest;      /* of its path, behind a prefix */
     int refusal;                     /* an enum endpoint_match: why endpoint is NULL */
-    const char *allow;               /* of a refused method: the one that is allowed */
     uv_shutdown_t shutdown;
     bool has_request_end;    /* the reader saw the end of the current request */
     bool may_live_on;        /* the current request allows another one after it */
@@ -118,9 +117,9 @@ void client_conn_begin_answer(struct client_conn *conn);
 /* One answer of our own. */
 struct client_answer {
     int status;
-    const char *content_type;
+    const char *content_type; /* NULL: an answer without a body, 204 */
     struct slice body;
-    const char *allow;      /* for 405 */
+    const char *allow;      /* for 405 and OPTIONS: what the path takes */
     uint32_t retry_after_s; /* 0: no header */
     bool should_not_retry;  /* x-should-retry: false */
     bool must_close;        /* the rest of the request cannot be read */
@@ -137,6 +136,9 @@ void client_conn_answer_error(struct client_conn *conn, const struct api_error *
 
 /* The same with 404 for a model that nobody serves, naming near ones. */
 void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum end_reason reason);
+
+/* The same for a path that no endpoint serves, naming the nearest one. */
+void client_conn_refuse_path(struct client_conn *conn, const struct client_answer *more);
 
 /* Refuses the current request: counted under reject, then answered. more may be NULL. */
 void client_conn_refuse(struct client_conn *conn, enum reject_reason reject,

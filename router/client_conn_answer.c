@@ -8,6 +8,8 @@
 #include "backends/runtime/buf.h"
 #include "backends/worker_set.h"
 #include "router/api/api_error.h"
+#include "router/cors.h"
+#include "router/endpoint.h"
 #include "router/relay.h"
 
 enum {
@@ -33,15 +35,20 @@ static int write_answer_head(struct buf *head, const struct client_conn *conn,
 {
     int status = http_write_status_line(head, answer->status);
 
-    if (status == 0)
+    if (status == 0 && answer->content_type != NULL)
         status =
             http_write_header(head, SLICE("content-type"), slice_of_string(answer->content_type));
-    if (status == 0)
+    if (status == 0 && answer->content_type != NULL)
         status = http_write_header_u64(head, SLICE("content-length"), answer->body.len);
     if (status == 0)
         status = client_conn_write_request_id(head, conn);
     if (status == 0 && answer->allow != NULL)
         status = http_write_header(head, SLICE("allow"), slice_of_string(answer->allow));
+    if (status == 0)
+        status = cors_write_headers(head, &conn->relay->config.cors_origins, conn->head);
+    if (status == 0 && conn->record.method == HTTP_METHOD_OPTIONS && answer->status == 204)
+        status = cors_write_preflight(head, &conn->relay->config.cors_origins, conn->head,
+                                      answer->allow);
     if (status == 0 && answer->retry_after_s > 0)
         status = http_write_header_u64(head, SLICE("retry-after"), answer->retry_after_s);
     if (status == 0 && answer->should_not_retry)
@@ -98,6 +105,7 @@ void client_conn_answer_error(struct client_conn *conn, const struct api_error *
     buf_init(&body, ERROR_BODY_BYTES_MAX);
     if (api_error_write(&body, error, &form) < 0)
         buf_clear(&body); /* the status still says what happened */
+    conn->record.error = error->code;
     answer.status = error->status;
     answer.content_type = "application/json";
     answer.body = buf_slice(&body);
@@ -131,6 +139,37 @@ void client_conn_refuse_model(struct client_conn *conn, struct slice id, enum en
         &(struct api_error){404, "model_not_found", "model",
                             buf_len(&text) > 0 ? text.bytes : "There is no such model here."},
         NULL, reason);
+    buf_release(&text);
+}
+
+static void write_path_refusal(struct buf *text, const struct client_conn *conn)
+{
+    const char *near = endpoint_near(conn->endpoints, conn->head->target);
+    int status = near != NULL
+                     ? buf_printf(text, "There is nothing at this path. Did you mean %s?", near)
+                     : buf_append(text, SLICE("There is nothing at this path. Served are "));
+
+    for (size_t i = 0; near == NULL && status == 0 && i < conn->endpoints->count; i++) {
+        if (!conn->endpoints->endpoints[i].is_prefix)
+            status =
+                buf_printf(text, "%s%s", i > 0 ? ", " : "", conn->endpoints->endpoints[i].path);
+    }
+    if (status < 0 || buf_append(text, slice_of("", 1)) < 0)
+        buf_clear(text);
+}
+
+/* Only paths of ours are written: the client's own may hold anything. */
+void client_conn_refuse_path(struct client_conn *conn, const struct client_answer *more)
+{
+    struct buf text;
+
+    buf_init(&text, 4096);
+    write_path_refusal(&text, conn);
+    client_conn_refuse(
+        conn, REJECT_NOT_FOUND,
+        &(struct api_error){404, "not_found", NULL,
+                            buf_len(&text) > 0 ? text.bytes : "There is nothing at this path."},
+        more);
     buf_release(&text);
 }
 

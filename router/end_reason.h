@@ -16,10 +16,10 @@
     row(END_CLIENT_ERROR, "client_error", "the request was wrong: answered 4xx by us")             \
     row(END_CONNECT_FAILED, "connect_failed", "no worker that was tried took a connection")        \
     row(END_UPSTREAM_CLOSED, "upstream_closed", "the worker closed before the first byte")         \
-    row(END_UPSTREAM_TRUNCATED, "upstream_truncated", "the worker died in mid-answer")             \
+    row(END_UPSTREAM_TRUNCATED, "upstream_truncated", "the answer broke off in the middle")        \
     row(END_UPSTREAM_TIMEOUT, "upstream_timeout", "the worker was silent for too long")            \
     row(END_UPSTREAM_PROTOCOL, "upstream_protocol", "the worker's answer was not HTTP")            \
-    row(END_REFUSED, "refused", "no worker may serve it: answered 503")                            \
+    row(END_REFUSED, "refused", "no worker may serve it: answered 503, or 502 where two died of it") \
     row(END_OVERLOADED, "overloaded", "a limit of ours was reached: 429 or 503")                   \
     row(END_DRAINED, "drained", "cut at the end of the drain")                                     \
     row(END_INTERNAL, "internal", "a fault of ours, or no memory")

@@ -2,6 +2,9 @@
 
 #include "router/endpoint.h"
 
+#include <stdio.h>
+
+#include "backends/runtime/must_check.h"
 #include "backends/runtime/near_name.h"
 
 /* A shorter path is no typing error but a question: nothing is near to "/". */
@@ -68,6 +71,34 @@ enum endpoint_match endpoint_find(const struct endpoint_table *table, enum http_
         match = ENDPOINT_NO_METHOD;
     }
     return match;
+}
+
+/* ---- what is allowed ---- */
+
+/* The longest list is "GET, HEAD, POST, DELETE, OPTIONS". */
+const char *endpoint_allow(const struct endpoint_table *table, struct slice target,
+                           char allow[ENDPOINT_ALLOW_BYTES_MAX])
+{
+    static const enum http_method order[] = {HTTP_METHOD_GET, HTTP_METHOD_HEAD, HTTP_METHOD_POST,
+                                             HTTP_METHOD_DELETE};
+    bool is_any = slice_eq(target, SLICE("*"));
+    struct slice path = without_query(target), rest;
+    size_t len = 0;
+
+    allow[0] = '\0';
+    for (size_t i = 0; i < array_count(order); i++) {
+        bool is_taken = false;
+
+        for (size_t at = 0; at < table->count && !is_taken; at++)
+            is_taken = takes_method(&table->endpoints[at], order[i]) &&
+                       (is_any || is_path(&table->endpoints[at], path, &rest));
+        if (is_taken)
+            len += (size_t)snprintf(allow + len, ENDPOINT_ALLOW_BYTES_MAX - len, "%s, ",
+                                    http_method_name(order[i]));
+    }
+    if (len > 0)
+        snprintf(allow + len, ENDPOINT_ALLOW_BYTES_MAX - len, "OPTIONS");
+    return allow;
 }
 
 /* ---- what was meant ---- */

@@ -38,10 +38,17 @@ struct endpoint_table {
 enum endpoint_match { ENDPOINT_FOUND, ENDPOINT_NO_PATH, ENDPOINT_NO_METHOD };
 
 /* Finds who serves method and target (query ignored). For NO_METHOD *endpoint is one with the same
- * path: its method is what is allowed. Pure. */
+ * path. Pure. */
 enum endpoint_match endpoint_find(const struct endpoint_table *table, enum http_method method,
                                   struct slice target, const struct endpoint **endpoint,
                                   struct slice *rest);
+
+enum { ENDPOINT_ALLOW_BYTES_MAX = 48 };
+
+/* What target's path takes, in the words of an Allow header: "GET, HEAD, OPTIONS". Of "*": what any
+ * path of the table takes. Returns allow; "" for a path that nobody serves. Pure. */
+const char *endpoint_allow(const struct endpoint_table *table, struct slice target,
+                           char allow[ENDPOINT_ALLOW_BYTES_MAX]);
 
 /* The path that was most likely meant by a target that nobody serves, or NULL. Pure. */
 const char *endpoint_near(const struct endpoint_table *table, struct slice target);

@@ -9,6 +9,7 @@
 
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
+#include "backends/runtime/log.h"
 #include "router/client_conn.h"
 #include "router/endpoint.h"
 #include "router/relay.h"
@@ -82,6 +83,7 @@ static void *begin(struct client_conn *client)
     exchange->relay = client->relay;
     exchange->api = client->endpoint->api;
     deadline_init(&exchange->deadline);
+    deadline_init(&exchange->silence);
     arena_init(&exchange->arena, ARENA_BYTES_MAX);
     buf_init(&exchange->body, client->relay->config.body_bytes_max);
     buf_init(&exchange->request_head, REQUEST_HEAD_BYTES_MAX);
@@ -162,9 +164,9 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 
     exchange->relay->stats.rejected_total[reject]++;
     exchange_fail(exchange, error,
-                  reject == REJECT_NO_WORKER ? END_REFUSED
-                  : is_ours                  ? END_OVERLOADED
-                                             : END_CLIENT_ERROR);
+                  reject == REJECT_NO_WORKER || reject == REJECT_POISON ? END_REFUSED
+                  : is_ours                                             ? END_OVERLOADED
+                                                                        : END_CLIENT_ERROR);
 }
 
 bool exchange_is_open_ended(const struct exchange *exchange)
@@ -204,6 +206,8 @@ static void on_request_end(void *work)
                         &(struct api_error){503, "draining", NULL,
                                             "The router is shutting down. Send the request "
                                             "again."});
+    else if (exchange->api == API_RESPONSE_BY_ID)
+        exchange_find_stored(exchange);
     else
         exchange_parse(exchange);
 }
@@ -224,9 +228,13 @@ static void forget_answer(struct exchange *exchange)
 {
     exchange->has_answer_head = false;
     exchange->has_answer_end = false;
+    exchange->has_broken_off = false;
+    exchange->has_events = false;
     exchange->is_sse = false;
     exchange->is_ok = false;
     exchange->is_chunked = false;
+    exchange->is_kept_alive = false;
+    exchange->has_pings = false;
     exchange->client->is_close_delimited &= exchange->history.has_answered;
     buf_clear(&exchange->head);
     buf_clear(&exchange->answer_body);
@@ -238,6 +246,7 @@ void exchange_end_attempt(struct exchange *exchange)
     struct worker *worker = exchange->worker;
 
     deadline_disarm(&exchange->deadline);
+    deadline_disarm(&exchange->silence);
     if (exchange->is_counted) {
         assert(worker->own.in_flight > 0);
         worker->own.in_flight--;
@@ -272,9 +281,48 @@ static const enum retry_reason retry_reasons[] = {
 };
 static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failure is counted");
 
-static void count_failure(struct exchange *exchange, enum attempt_failure failure)
+static struct poison_victim victim_of(const struct exchange *exchange)
+{
+    return (struct poison_victim){exchange->worker->index, exchange->worker->restart_count};
+}
+
+static void note_victim(struct exchange *exchange, struct poison_victim victim)
+{
+    struct relay *relay = exchange->relay;
+    const struct request_record *record = &exchange->client->record;
+
+    if (!poison_table_add(&relay->poison, exchange->body_name, victim, io_loop_now_ms(relay->io)))
+        return;
+    exchange->history.death_count = POISON_VICTIM_COUNT;
+    LOG(LOG_WARN, "query_of_death", log_text("request_id", record->request_id),
+        log_text("worker", record->worker), log_text("model", record->model),
+        log_u64("refused_ms", relay->config.poison_memory_ms));
+}
+
+void exchange_note_death(struct exchange *exchange)
+{
+    note_victim(exchange, victim_of(exchange));
+    if (exchange->has_stale_victim) /* that one was no accident then */
+        note_victim(exchange, exchange->stale_victim);
+    exchange->has_stale_victim = false;
+}
+
+/* A stale connection tells of no death by itself: it may have been closed while it lay idle. */
+static void count_death(struct exchange *exchange, enum attempt_failure failure)
 {
     exchange->history.death_count += retry_failure_was_begun(failure);
+    if (failure == ATTEMPT_STALE) {
+        exchange->has_stale_victim = true;
+        exchange->stale_victim = victim_of(exchange);
+    } else if ((failure == ATTEMPT_DIED || failure == ATTEMPT_HALF_ANSWERED) &&
+               !exchange->has_broken_off) {
+        exchange_note_death(exchange);
+    }
+}
+
+static void count_failure(struct exchange *exchange, enum attempt_failure failure)
+{
+    count_death(exchange, failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
         worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
@@ -315,7 +363,15 @@ static void fail_attempt(struct exchange *exchange, enum attempt_failure failure
     };
     static_assert(array_count(ends) == ATTEMPT_FAILURE_COUNT, "every failure has an end");
 
-    exchange_fail(exchange, &ends[failure].error, ends[failure].reason);
+    struct api_error error = ends[failure].error;
+    char message[512];
+
+    if (failure == ATTEMPT_PROTOCOL) {
+        snprintf(message, sizeof message, "%s %s", error.message,
+                 worker_conn_fault(exchange->conn).message);
+        error.message = message;
+    }
+    exchange_fail(exchange, &error, ends[failure].reason);
 }
 
 static void retry(struct exchange *exchange, enum retry_verdict verdict, struct worker *worker)
@@ -358,6 +414,20 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
     retry(exchange, verdict, worker);
 }
 
+/* In mid-answer; or behind its head, where the wait for its first byte goes on. */
+static void fail_silent(struct exchange *exchange)
+{
+    static const struct api_error header = {504, "upstream_header_timeout", NULL,
+                                            "The worker sent nothing behind its answer's head in "
+                                            "time (option --upstream-header-ms)."};
+    static const struct api_error idle = {504, "upstream_idle_timeout", NULL,
+                                          "The worker stopped in the middle of its answer "
+                                          "(option --upstream-idle-ms)."};
+
+    worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    exchange_fail(exchange, exchange->is_decoding ? &idle : &header, END_UPSTREAM_TIMEOUT);
+}
+
 void exchange_expired(struct deadline *deadline)
 {
     struct exchange *exchange = container_of(deadline, struct exchange, deadline);
@@ -370,12 +440,7 @@ void exchange_expired(struct deadline *deadline)
         exchange_attempt_failed(exchange, ATTEMPT_TIMEOUT);
         break;
     case EXCHANGE_RELAY:
-        worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
-        exchange_fail(exchange,
-                      &(struct api_error){504, "upstream_idle_timeout", NULL,
-                                          "The worker stopped in the middle of its answer "
-                                          "(option --upstream-idle-ms)."},
-                      END_UPSTREAM_TIMEOUT);
+        fail_silent(exchange);
         break;
     case EXCHANGE_READ:
     case EXCHANGE_PARSE:

@@ -3,7 +3,9 @@
 /*
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
- * body, exchange_route.c the choice, exchange_relay.c what a worker sends. Loop thread only.
+ * body, exchange_route.c the choice, exchange_stored.c what belongs to one worker, exchange_relay.c
+ * what a worker sends, exchange_keepalive.c what its client gets while the worker is silent. Loop
+ * thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -20,6 +22,7 @@
 #include "router/api/api_request.h"
 #include "router/end_reason.h"
 #include "router/metrics.h"
+#include "router/poison_table.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
 #include "router/retry.h"
@@ -74,6 +77,7 @@ struct exchange {
     struct relay *relay;
     enum exchange_state state;
     struct deadline deadline; /* connect, upstream header, upstream idle: one at a time */
+    struct deadline silence;  /* of the worker, as the client sees it: early head, keepalive */
 
     /* The request. */
     struct arena arena;          /* what lives as long as the exchange */
@@ -92,7 +96,11 @@ struct exchange {
     uint64_t prompt_bytes; /* of the canonical stream */
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
-    bool has_one_prompt; /* usage counts this prompt alone */
+    bool has_one_prompt;    /* usage counts this prompt alone */
+    bool is_pinned;         /* one worker has what it needs: exchange_stored.c */
+    uint32_t pinned_worker; /* its index */
+    bool stores_response;   /* the id in its answer is to be remembered, once it is known */
+    uint64_t body_name;     /* by which relay->poison knows it */
 
     /* The attempt at hand. */
     struct worker *worker;
@@ -112,15 +120,21 @@ struct exchange {
     uint32_t tried_count;
     struct retry_history history;
     enum attempt_failure last_failure;
+    bool has_stale_victim; /* on a reused connection, so that it may have died by itself */
+    struct poison_victim stale_victim;
 
     /* The answer. */
     enum answer_kind answer_kind;
     bool has_answer;        /* answer and filter are set up */
     bool has_answer_head;   /* of the attempt at hand */
     bool is_ok;             /* its status is 200 */
+    bool has_events;        /* and it is a stream that can be read */
+    bool has_broken_off;    /* the worker ended it where no answer ends */
     bool is_body_too_large; /* of an unstreamed answer: not kept */
     bool has_answer_end;    /* the worker's answer is complete */
     bool is_sse;
+    bool is_kept_alive;  /* silence is broken by us: exchange_keepalive.c */
+    bool has_pings;      /* the worker breaks it by events of its own */
     bool is_chunked;     /* towards the client */
     bool is_client_lost; /* a write failed: nothing more is written */
     bool has_no_memory;
@@ -136,6 +150,10 @@ extern const struct client_handler exchange_handler;
 
 /* One of its waits is over (io_deadlines). */
 void exchange_expired(struct deadline *deadline);
+
+/* Its worker has been silent for long: the held head goes out; a stream is kept alive. */
+void exchange_early_head_due(struct deadline *silence);
+void exchange_keepalive_due(struct deadline *silence);
 
 /* Private to exchange*.c. */
 
@@ -160,14 +178,46 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
 
+/* The connection of the attempt at hand died while the worker was at work on it. */
+void exchange_note_death(struct exchange *exchange);
+
 /* The client was told no length of the answer: it may end anywhere. */
 bool exchange_is_open_ended(const struct exchange *exchange);
+
+/* Passes the answer's head on with nothing behind it yet. */
+void exchange_pass_head(struct exchange *exchange);
+
+/* Writes text of ours into a stream that stands between two events. */
+void exchange_write_own(struct exchange *exchange, struct slice text);
+
+/* Whether silence in this answer may be broken by us, of all that its head tells. */
+bool exchange_may_be_kept_alive(const struct exchange *exchange);
+
+/* Starts anew to wait until the worker has been silent for too long for its client. */
+void exchange_await_silence(struct exchange *exchange);
 
 /* The client has taken what was queued: the worker may go on. */
 void exchange_client_drained(struct exchange *exchange);
 
 /* Chooses a worker among those not tried and starts an attempt there; fails where none is left. */
 void exchange_route(struct exchange *exchange);
+
+/* A request about a stored response, by the id in its path: pins it to the worker that stores it
+ * and routes it there, or refuses it. The exchange may be gone. */
+void exchange_find_stored(struct exchange *exchange);
+
+/* The request goes on from the response of that id: pins it to the worker that stores it. False: no
+ * one is known to, and the exchange has ended. */
+MUST_CHECK bool exchange_pin_to_previous(struct exchange *exchange, struct slice id);
+
+/* Starts an attempt on the worker that a request is pinned to, or fails. */
+void exchange_route_pinned(struct exchange *exchange);
+
+/* Remembers the worker of the response that is being answered, as soon as its id is known. */
+void exchange_note_response(struct exchange *exchange);
+
+/* The worker has done as it was asked: forgets a response that was deleted. */
+void exchange_note_deleted(struct exchange *exchange);
 
 /* Starts an attempt on worker. -EBUSY and the like: none could be started there. */
 MUST_CHECK int exchange_attempt(struct exchange *exchange, struct worker *worker);

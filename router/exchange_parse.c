@@ -161,9 +161,23 @@ static void keep_request(struct exchange *exchange, const struct api_request *re
     exchange->splice_at = request->object_start + 1;
 }
 
+/* Of a body whose prompt has no names: what it may cost an engine. */
+static double unnamed_tokens(const struct exchange *exchange)
+{
+    switch (exchange->api) {
+    case API_COUNT_TOKENS:
+    case API_TOKENIZE:
+    case API_DETOKENIZE:
+        return 0; /* never comes to the model */
+    default:
+        return (double)buf_len(&exchange->body) * exchange->relay->tokens_per_byte;
+    }
+}
+
 static void keep_prompt(struct exchange *exchange, const struct body_parse *parse)
 {
     const struct prompt_blocks *prompt = &parse->prompt;
+    bool is_named = prompt->block_count > 0;
 
     exchange->blocks = prompt->blocks;
     exchange->block_count = prompt->block_count;
@@ -171,13 +185,13 @@ static void keep_prompt(struct exchange *exchange, const struct body_parse *pars
     exchange->prompt_bytes = prompt->bytes;
     exchange->has_exact_tokens = prompt->token_ids > 0;
     exchange->has_one_prompt = parse->request.prompt_count == 1;
-    exchange->prompt_tokens = exchange->has_exact_tokens
-                                  ? (double)prompt->token_ids
-                                  : (double)prompt->bytes * exchange->relay->tokens_per_byte;
+    exchange->prompt_tokens = exchange->has_exact_tokens ? (double)prompt->token_ids
+                              : is_named ? (double)prompt->bytes * exchange->relay->tokens_per_byte
+                                         : unnamed_tokens(exchange);
     exchange->client->record.prompt_block_count = (uint32_t)prompt->block_count;
     /* Of a prompt that was named in part only, the answer continues nothing. */
     answer_stream_init(&exchange->answer, &parse->request,
-                       parse->prompt_status == 0 ? &prompt->chain : NULL);
+                       parse->prompt_status == 0 && is_named ? &prompt->chain : NULL);
     exchange->has_answer = true;
 }
 
@@ -202,17 +216,44 @@ static bool judge(struct exchange *exchange, const struct body_parse *parse)
     assert(status == 0 || status == -ENOBUFS); /* without a model it has ended by now */
     keep_request(exchange, &parse->request);
     keep_prompt(exchange, parse);
-    return true;
+    exchange->stores_response = parse->request.is_stored;
+    return parse->request.previous_response_id.ptr == NULL ||
+           exchange_pin_to_previous(exchange, parse->request.previous_response_id);
+}
+
+static void name_body(struct exchange *exchange)
+{
+    struct slice body = buf_slice(&exchange->body);
+    uint64_t prompt =
+        exchange->block_count > 0 ? exchange->blocks[exchange->block_count - 1].hash : 0;
+
+    exchange->body_name = poison_body_name(exchange->relay->secret, prompt, body.ptr, body.len);
+}
+
+static void refuse_poison(struct exchange *exchange)
+{
+    exchange->history.was_begun = true; /* by others: it is not to be sent again */
+    exchange_refuse(exchange, REJECT_POISON,
+                    &(struct api_error){502, "query_of_death", NULL,
+                                        "Two workers died while they served this very request, so "
+                                        "that no other one gets it for now (option "
+                                        "--poison-memory-ms). Change it, or ask the operator."});
 }
 
 static void take_parse(struct exchange *exchange, const struct body_parse *parse)
 {
     struct request_record *record = &exchange->client->record;
+    struct relay *relay = exchange->relay;
 
     if (!judge(exchange, parse))
         return;
+    name_body(exchange);
+    if (poison_table_has(&relay->poison, exchange->body_name, io_loop_now_ms(relay->io))) {
+        refuse_poison(exchange);
+        return;
+    }
     record->parsed_us = clock_now_us();
-    histogram_observe(&exchange->relay->stats.body_parse_seconds,
+    histogram_observe(&relay->stats.body_parse_seconds,
                       (double)(record->parsed_us - record->read_us) / 1e6);
     exchange_move(exchange, EXCHANGE_EVENT_PARSED);
     exchange_route(exchange);

@@ -10,6 +10,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/cors.h"
 #include "router/relay.h"
 
 /*
@@ -75,8 +76,10 @@ static bool on_event(void *ctx, const struct sse_event *event)
     struct request_record *record = &exchange->client->record;
     enum answer_event_kind kind;
 
+    exchange->has_pings |= slice_eq(event->name, SLICE("ping"));
     /* An oversize event comes without its data: the answer has a hole and teaches nothing. */
     kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
+    exchange_note_response(exchange);
     if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
         record->token_us = clock_now_us();
     return kind == ANSWER_EVENT_USAGE_ONLY;
@@ -119,7 +122,7 @@ static bool is_replaced(struct slice name)
     return slice_eq_nocase(name, SLICE("Content-Length")) ||
            slice_eq_nocase(name, SLICE("X-Request-Id")) ||
            slice_eq_nocase(name, SLICE("Request-Id")) ||
-           slice_eq_nocase(name, SLICE("X-Samovar-Worker"));
+           slice_eq_nocase(name, SLICE("X-Samovar-Worker")) || cors_is_header(name);
 }
 
 /* Where the answer ends: by length, by chunks, or for HTTP/1.0 by the connection's end. */
@@ -167,6 +170,8 @@ static int write_client_head(struct exchange *exchange, const struct http_head *
     if (status == 0)
         status = http_write_header(buf, SLICE("x-samovar-worker"),
                                    slice_of_string(exchange->worker->name));
+    if (status == 0)
+        status = cors_write_headers(buf, &exchange->relay->config.cors_origins, client->head);
     if (status == 0 && exchange->is_sse)
         status = write_stream_headers(buf, head);
     if (status == 0 && head->status >= 400 && exchange->history.was_begun &&
@@ -197,7 +202,6 @@ static int on_head(void *ctx, const struct http_head *head)
     struct exchange *exchange = ctx;
     struct request_record *record = &exchange->client->record;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
-    bool may_cut;
 
     exchange->has_answer_head = true;
     exchange->batch_us = clock_now_us();
@@ -209,15 +213,18 @@ static int on_head(void *ctx, const struct http_head *head)
 
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
-    may_cut = exchange->is_sse && exchange->asks_usage && !exchange->wants_usage &&
-              http_head_find(head, SLICE("Content-Encoding")) == NULL;
-    stream_filter_init(&exchange->filter, may_cut, on_event, note_out, exchange);
+    exchange->has_events = exchange->is_sse && exchange->is_ok &&
+                           http_head_find(head, SLICE("Content-Encoding")) == NULL;
+    stream_filter_init(&exchange->filter,
+                       exchange->has_events && exchange->asks_usage && !exchange->wants_usage,
+                       on_event, note_out, exchange);
     record->status = head->status;
     exchange->history.was_begun |= retry_status_was_begun(head->status);
     if (!exchange->is_sse && exchange->is_ok)
         record->token_us = exchange->batch_us;
     if (write_client_head(exchange, head) < 0)
         exchange->has_no_memory = true;
+    exchange->is_kept_alive = exchange_may_be_kept_alive(exchange);
     return 0;
 }
 
@@ -237,6 +244,7 @@ static int on_body(void *ctx, struct slice piece)
     }
     /* A copy to read usage from; one that is too large is only passed on. */
     if (exchange->is_ok && !exchange->is_body_too_large &&
+        api_work(exchange->api) == API_WORK_GENERATE &&
         buf_append(&exchange->answer_body, piece) < 0) {
         exchange->is_body_too_large = true;
         buf_release(&exchange->answer_body);
@@ -244,10 +252,23 @@ static int on_body(void *ctx, struct slice piece)
     return note_out(exchange, piece);
 }
 
+/* A stream that ends without its API's last event, and without the engine having said why it
+ * stopped: whoever ended it, it was no answer. */
+static bool breaks_off(const struct exchange *exchange)
+{
+    const struct answer_stream *answer = &exchange->answer;
+
+    return exchange->has_events && !answer->has_done && !answer->has_finished && !answer->has_error;
+}
+
 static int on_end(void *ctx)
 {
     struct exchange *exchange = ctx;
 
+    if (exchange->answer_kind == ANSWER_RELAYED && breaks_off(exchange)) {
+        exchange->has_broken_off = true;
+        return 0;
+    }
     exchange->has_answer_end = true;
     if (exchange->answer_kind == ANSWER_RELAYED && exchange->is_sse &&
         stream_filter_finish(&exchange->filter) < 0)
@@ -282,11 +303,13 @@ static void learn_usage(struct exchange *exchange)
     record->completion_tokens = usage->completion_tokens;
     record->cached_tokens = usage->cached_tokens;
     record->event_count = exchange->answer.event_count;
+    record->is_done_missing = exchange->has_events && exchange->has_answer_end &&
+                              !exchange->answer.has_done && !exchange->answer.has_error;
     if (!usage->is_known)
         return;
     stats->prompt_tokens_total += usage->prompt_tokens;
     learn_tokens_per_byte(exchange, usage);
-    if (!usage->has_cached)
+    if (!usage->has_cached || exchange->block_count == 0) /* nothing was predicted */
         return;
     /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
     if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
@@ -316,9 +339,14 @@ void exchange_learn(struct exchange *exchange)
 {
     if (!exchange->is_ok || !exchange->has_answer)
         return;
+    if (exchange->api == API_RESPONSE_BY_ID)
+        exchange_note_deleted(exchange);
+    if (api_work(exchange->api) != API_WORK_GENERATE)
+        return;
     if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
         (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
                                  buf_slice(&exchange->answer_body));
+    exchange_note_response(exchange);
     learn_usage(exchange);
     if (exchange->prompt_bytes > 0)
         learn_answer(exchange);
@@ -342,6 +370,8 @@ static void finish(struct exchange *exchange)
         worker_mark_failure(exchange->worker, now_ms);
     else if (status != 503)
         worker_mark_success(exchange->worker, now_ms);
+    if (exchange->is_ok)
+        poison_table_clear(&exchange->relay->poison, exchange->body_name);
     exchange_learn(exchange);
     exchange_destroy(exchange);
     client_conn_answer_end(client, keep_alive, END_OK);
@@ -359,33 +389,34 @@ static enum attempt_failure failure_of(const struct exchange *exchange, int stat
 {
     if (status == -EBADMSG)
         return ATTEMPT_PROTOCOL;
+    if (!worker_conn_has_answer_bytes(exchange->conn))
+        return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
     /* Engines send a stream's head before they prefill: only its body is a beginning. */
-    if (worker_conn_has_answer_bytes(exchange->conn) && !is_head_held(exchange))
-        return ATTEMPT_HALF_ANSWERED;
-    return worker_conn_is_reused(exchange->conn) ? ATTEMPT_STALE : ATTEMPT_DIED;
+    return is_head_held(exchange) ? ATTEMPT_DIED : ATTEMPT_HALF_ANSWERED;
 }
 
-/* The worker died, or sent nonsense, in the middle of an answer. */
+/* The worker died, sent nonsense, or ended the stream in the middle of an answer. */
 static void truncate_answer(struct exchange *exchange, int status)
 {
     bool is_protocol = status == -EBADMSG;
 
     worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
     exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
+    if (!is_protocol && !exchange->has_broken_off)
+        exchange_note_death(exchange);
     learn_usage(exchange);
     exchange_fail(exchange,
                   &(struct api_error){502,
                                       is_protocol ? "upstream_protocol_error" : "upstream_closed",
-                                      NULL, "The worker died in the middle of its answer."},
+                                      NULL, "The worker's answer broke off in the middle."},
                   is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
 }
 
-/* The first bytes of the answer are about to leave: no retry from here on. */
+/* The answer is about to leave: no retry from here on. */
 static void begin_relay(struct exchange *exchange)
 {
     exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
     exchange->history.has_answered = true;
-    count_first_byte(exchange);
     /* It took plain what it had refused with our splice: it is not asked for usage again. */
     if (exchange->was_usage_refused && exchange->is_ok)
         exchange->worker->traits.refuses_usage = true;
@@ -402,6 +433,24 @@ static void forget_request(struct exchange *exchange)
     worker_conn_forget_head(exchange->conn);
 }
 
+void exchange_pass_head(struct exchange *exchange)
+{
+    begin_relay(exchange);
+    flush(exchange, false);
+    forget_request(exchange);
+}
+
+void exchange_write_own(struct exchange *exchange, struct slice text)
+{
+    struct relay_out *out = &exchange->relay->out;
+
+    assert(out->count == 0);
+
+    out->slices[out->count++] = text;
+    out->bytes = text.len;
+    flush(exchange, false); /* a client that is lost is noticed by reading */
+}
+
 static void relay_batch(struct exchange *exchange, int status)
 {
     struct client_conn *client = exchange->client;
@@ -409,6 +458,7 @@ static void relay_batch(struct exchange *exchange, int status)
 
     if (is_first)
         begin_relay(exchange);
+    count_first_byte(exchange);
     /* A worker that dies behind its [DONE] has taken nothing away. */
     if (status < 0 && exchange->is_sse && exchange->answer.has_done &&
         exchange_is_open_ended(exchange))
@@ -435,6 +485,8 @@ static void relay_batch(struct exchange *exchange, int status)
         } else {
             relay_wait(exchange->relay, RELAY_WAIT_UPSTREAM_IDLE, &exchange->deadline);
         }
+        if (exchange->is_kept_alive)
+            exchange_await_silence(exchange);
     }
 }
 
@@ -443,9 +495,13 @@ static void on_progress(void *ctx, int status)
     struct exchange *exchange = ctx;
     bool has_head = exchange->has_answer_head;
 
+    if (status == 0 && exchange->has_broken_off)
+        status = -EPIPE;
     if (is_head_held(exchange)) {
         if (status < 0)
             exchange_attempt_failed(exchange, failure_of(exchange, status));
+        else
+            exchange_await_silence(exchange);
         return;
     }
     if (exchange->state == EXCHANGE_RELAY ||

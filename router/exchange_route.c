@@ -48,7 +48,7 @@ static const struct model *model_of(const struct exchange *exchange)
 bool exchange_has_other_worker(const struct exchange *exchange)
 {
     const struct worker_set *workers = exchange->relay->workers;
-    const struct model *model = model_of(exchange);
+    const struct model *model = exchange->is_pinned ? NULL : model_of(exchange);
 
     for (uint32_t i = 0; model != NULL && i < worker_set_count(workers); i++) {
         if (is_eligible(exchange, worker_set_at(workers, i), model))
@@ -218,10 +218,15 @@ void exchange_route(struct exchange *exchange)
         .answer_tokens = (double)exchange->answer_tokens_max,
         .now_ms = io_loop_now_ms(relay->io),
     };
-    size_t count = fill_views(exchange);
+    size_t count;
 
     assert(exchange->state == EXCHANGE_ROUTE);
 
+    if (exchange->is_pinned) {
+        exchange_route_pinned(exchange);
+        return;
+    }
+    count = fill_views(exchange);
     if (count > 0)
         relay->policy->choose(relay->policy_state, &query, relay->views, count, relay->order,
                               relay->terms);
@@ -266,7 +271,7 @@ static int write_request_head(struct exchange *exchange, size_t body_len)
                                    slice_of_string(exchange->client->record.attempt_id));
     if (status == 0)
         status = http_write_header(buf, SLICE("Accept-Encoding"), SLICE("identity"));
-    if (status == 0)
+    if (status == 0 && (body_len > 0 || head->method == HTTP_METHOD_POST))
         status = http_write_header_u64(buf, SLICE("Content-Length"), body_len);
     return status < 0 ? status : http_write_head_end(buf);
 }
@@ -296,7 +301,8 @@ void exchange_send(struct exchange *exchange)
         pieces[count++] = slice_of(body.ptr, cut);
         pieces[count++] = exchange->splice;
     }
-    pieces[count++] = slice_skip(body, cut);
+    if (body.len > cut) /* a GET has none */
+        pieces[count++] = slice_skip(body, cut);
     now_us = clock_now_us();
     record->sent_us = now_us;
     if (record->attempt_count == 1)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "router/app.h"
+#include "router/config.h"
 #include "router/options.h"
 #include "router/policy/policy.h"
 
@@ -27,14 +28,24 @@ static int print_help(const struct router_option_table *table)
     return status < 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
 }
 
-static int run(const struct router_options *options)
+static void print_errors(const struct option_set *set)
+{
+    struct buf errors;
+
+    buf_init(&errors, 1 << 20);
+    (void)!option_set_write_errors(set, &errors);
+    print(stderr, &errors);
+    buf_release(&errors);
+}
+
+static int run(struct config *config)
 {
     struct app *app = malloc(sizeof *app); /* too large for the stack */
     int code;
 
     if (app == NULL)
         return EXIT_CODE_FAILED;
-    code = app_init(app, options);
+    code = app_init(app, config);
     if (code == EXIT_CODE_OK)
         app_run(app);
     if (code != EXIT_CODE_FAILED)
@@ -46,25 +57,22 @@ static int run(const struct router_options *options)
 int main(int argc, char **argv)
 {
     const char *policy_names[POLICY_COUNT_MAX] = {NULL};
-    struct router_option_table table;
-    struct router_options options;
-    struct option_set set;
+    struct config config;
     int code;
 
     for (size_t i = 0; policy_list()[i] != NULL && i < POLICY_COUNT_MAX - 1; i++)
         policy_names[i] = policy_list()[i]->name;
-    router_option_table_init(&table, policy_names);
-    code = options_parse(
-        &set, &table, &options,
+    code = config_init(
+        &config, policy_names,
         (struct options_input){argc, (const char *const *)argv, (const char *const *)environ});
     if (code != EXIT_CODE_OK)
-        print(stderr, &set.errors);
-    else if (options.help)
-        code = print_help(&table);
-    else if (options.version)
+        print_errors(config_set(&config));
+    else if (config_options(&config)->help)
+        code = print_help(&config.table);
+    else if (config_options(&config)->version)
         puts("samovar-router " SAMOVAR_VERSION);
     else
-        code = run(&options);
-    option_set_release(&set);
+        code = run(&config);
+    config_release(&config);
     return code;
 }

@@ -35,6 +35,7 @@ static const char *const api_names[] = {API_ROWS(API_NAME)};
 #undef API_NAME
 static const char *const status_names[] = {STATUS_CLASS_ROWS(DIMENSION_NAME)};
 static const char *const retry_names[] = {RETRY_REASON_ROWS(DIMENSION_NAME)};
+static const char *const result_names[] = {RELOAD_RESULT_ROWS(DIMENSION_NAME)};
 static const char *const phase_names[] = {ABORT_PHASE_ROWS(DIMENSION_NAME)};
 static const char *const side_names[] = {FAULT_SIDE_ROWS(DIMENSION_NAME)};
 static const char *const reject_names[] = {REJECT_REASON_ROWS(DIMENSION_NAME)};
@@ -51,6 +52,7 @@ static const struct dimension dimension_end = {"reason", end_names, array_count(
 static const struct dimension dimension_phase = DIMENSION(phase);
 static const struct dimension dimension_reject = {"reason", reject_names,
                                                   array_count(reject_names)};
+static const struct dimension dimension_result = DIMENSION(result);
 static const struct dimension dimension_retry = {"reason", retry_names, array_count(retry_names)};
 static const struct dimension dimension_rung = DIMENSION(rung);
 static const struct dimension dimension_side = DIMENSION(side);

@@ -39,6 +39,10 @@ struct worker_set;
     row(RETRY_WORKER_DIED, "worker_died")         /* EOF or reset before any byte */               \
     row(RETRY_USAGE_REFUSED, "usage_refused")     /* 400 to what we had spliced in */
 
+#define RELOAD_RESULT_ROWS(row)                                                                    \
+    row(RELOAD_APPLIED, "applied")                /* all that can change without a restart */      \
+    row(RELOAD_REFUSED, "refused")                /* a mistake in it: nothing changed */
+
 #define ABORT_PHASE_ROWS(row)                                                                      \
     row(ABORT_READ, "read")                       /* head and body */                              \
     row(ABORT_PARSE, "parse")                     /* a large body, on a thread */                  \
@@ -57,9 +61,11 @@ struct worker_set;
     row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
     row(REJECT_METHOD, "method")                  /* 405 */                                        \
     row(REJECT_UNKNOWN_MODEL, "unknown_model")    /* 404 */                                        \
+    row(REJECT_UNKNOWN_RESPONSE, "unknown_response") /* 404: no worker is known to store it */     \
     row(REJECT_TOO_LARGE, "too_large")            /* 413, 431 */                                   \
     row(REJECT_TIMEOUT, "timeout")                /* head or body too slow: 408 */                 \
     row(REJECT_NO_WORKER, "no_worker")            /* 503 */                                        \
+    row(REJECT_POISON, "query_of_death")          /* two workers died of it: 502 */                \
     row(REJECT_OVERLOADED, "overloaded")          /* a limit of ours: 429, 503 */                  \
     row(REJECT_DRAINING, "draining")              /* 503 */
 /* clang-format on */
@@ -67,6 +73,7 @@ struct worker_set;
 #define DIMENSION_CONSTANT(constant, name) constant,
 enum status_class { STATUS_CLASS_ROWS(DIMENSION_CONSTANT) STATUS_CLASS_COUNT };
 enum retry_reason { RETRY_REASON_ROWS(DIMENSION_CONSTANT) RETRY_REASON_COUNT };
+enum reload_result { RELOAD_RESULT_ROWS(DIMENSION_CONSTANT) RELOAD_RESULT_COUNT };
 enum abort_phase { ABORT_PHASE_ROWS(DIMENSION_CONSTANT) ABORT_PHASE_COUNT };
 enum fault_side { FAULT_SIDE_ROWS(DIMENSION_CONSTANT) FAULT_SIDE_COUNT };
 enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT };
@@ -78,6 +85,7 @@ enum {
     METRICS_COUNT_end = END_REASON_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,
     METRICS_COUNT_reject = REJECT_REASON_COUNT,
+    METRICS_COUNT_result = RELOAD_RESULT_COUNT,
     METRICS_COUNT_retry = RETRY_REASON_COUNT,
     METRICS_COUNT_rung = ROUTE_RUNG_COUNT,
     METRICS_COUNT_side = FAULT_SIDE_COUNT,

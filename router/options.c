@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "backends/runtime/log.h"
+#include "backends/worker_url.h"
 
 static const char *const log_level_words[] = {
     [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
@@ -43,42 +44,53 @@ static const struct option rows[] = {
 };
 static_assert(array_count(rows) == ROUTER_OPTION_COUNT, "one row per field");
 
-static void set_words(struct router_option_table *table, const char *name, const char *const *words)
+static_assert((int)WORKER_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
+static int check_worker_url(struct slice text, char why[OPTION_WHY_BYTES])
 {
-    for (size_t i = 0; i < ROUTER_OPTION_COUNT; i++)
-        if (strcmp(table->options[i].name, name) == 0)
-            table->options[i].words = words;
+    struct worker_url url;
+
+    return worker_url_parse(text, &url, why);
+}
+
+static struct option *row_of(struct router_option_table *table, const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(table->options[i].name, name) != 0)
+        i++;
+    return &table->options[i];
 }
 
 void router_option_table_init(struct router_option_table *table, const char *const *policy_names)
 {
     memcpy(table->options, rows, sizeof rows);
-    set_words(table, "log-format", log_format_words);
-    set_words(table, "log-level", log_level_words);
-    set_words(table, "policy", policy_names);
+    row_of(table, "log-format")->words = log_format_words;
+    row_of(table, "log-level")->words = log_level_words;
+    row_of(table, "policy")->words = policy_names;
+    row_of(table, "worker-urls")->check = check_worker_url;
     table->table = (struct option_table){table->options, ROUTER_OPTION_COUNT, "SAMOVAR_"};
 }
 
 /* An error of nobody's line: it counts where the option came from, so that the exit code fits. */
-static void refuse(struct option_set *set, const char *name, const char *sentence)
+static void refuse(struct option_set *set, const char *name, const char *what, const char *advice)
 {
     struct option_place place = {.origin = option_set_origin(set, name), .text = name};
 
     if (place.origin.source == OPTION_FROM_DEFAULT)
         place.origin.source = OPTION_FROM_FLAG;
-    option_set_error(set, &place, "%s", sentence);
+    option_set_error(set, &place, advice, "%s", what);
 }
 
 /* What no single option can see. */
 static void check_together(struct option_set *set, const struct router_options *options)
 {
     if (options->worker_urls.count == 0)
-        refuse(set, "worker-urls",
-               "no worker is given; add --worker-urls http://host:port, SAMOVAR_WORKER_URLS, or "
-               "worker-urls in the file");
+        refuse(set, "worker-urls", "no worker is given",
+               "add --worker-urls http://host:port, SAMOVAR_WORKER_URLS, or worker-urls in the "
+               "file");
     if (options->port != 0 && options->port == options->admin_port &&
         strcmp(options->host, options->admin_host) == 0)
-        refuse(set, "admin-port", "is the same address as port; give it another one");
+        refuse(set, "admin-port", "is the same address as port", "give it another one");
 }
 
 int options_parse(struct option_set *set, const struct router_option_table *table,

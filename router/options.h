@@ -61,7 +61,7 @@ struct options_input {
 /*
  * Reads flags, environment and, if one is named, the file. Initialises set over table and options;
  * set owns what options points to: release it when they are no longer needed. Returns an exit code:
- * EXIT_CODE_OK, or _USAGE or _CONFIG with all faults, one a line, in set->errors. With --help or
+ * EXIT_CODE_OK, or _USAGE or _CONFIG with all that is wrong in set->errors. With --help or
  * --version nothing but the flags is read.
  */
 MUST_CHECK int options_parse(struct option_set *set, const struct router_option_table *table,

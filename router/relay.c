@@ -15,6 +15,8 @@ static const char *const wait_names[] = {
     [RELAY_WAIT_CLIENT_LINGER] = "client-linger-ms",
     [RELAY_WAIT_CLIENT_HANGUP] = "client-hangup-ms",
     [RELAY_WAIT_CONNECT] = "connect-ms",
+    [RELAY_WAIT_EARLY_HEAD] = "early-head-ms",
+    [RELAY_WAIT_KEEPALIVE] = "keepalive-ms",
     [RELAY_WAIT_UPSTREAM_HEADER] = "upstream-header-ms",
     [RELAY_WAIT_UPSTREAM_IDLE] = "upstream-idle-ms",
     [RELAY_WAIT_WORKER_IDLE] = "worker-idle-ms",
@@ -32,8 +34,16 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
     outbox_hub_init(&relay->outboxes);
     router_stats_init(&relay->stats);
     retry_budget_init(&relay->retry_budget);
+    poison_table_init(&relay->poison, config.poison_memory_ms);
     for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
         io_deadlines_init(&relay->waits[wait], io, config.wait_ms[wait], on_expired[wait]);
+}
+
+void relay_configure(struct relay *relay, struct relay_config config)
+{
+    relay->config = config;
+    for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
+        deadline_list_set_duration(&relay->waits[wait].list, config.wait_ms[wait]);
 }
 
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline)

@@ -15,9 +15,11 @@
 #include "backends/outbox.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/option.h"
 #include "backends/worker_set.h"
 #include "hashing/block_chain.h"
 #include "router/metrics.h"
+#include "router/poison_table.h"
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
@@ -35,6 +37,8 @@ enum relay_wait {
     RELAY_WAIT_CLIENT_LINGER,
     RELAY_WAIT_CLIENT_HANGUP,
     RELAY_WAIT_CONNECT,
+    RELAY_WAIT_EARLY_HEAD,
+    RELAY_WAIT_KEEPALIVE,
     RELAY_WAIT_UPSTREAM_HEADER,
     RELAY_WAIT_UPSTREAM_IDLE,
     RELAY_WAIT_WORKER_IDLE,
@@ -58,7 +62,9 @@ struct relay_config {
     uint32_t worker_conn_count_max;
     uint32_t retry_count_max;
     uint64_t worker_cache_tokens; /* 0: as the engine says */
+    uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
+    struct option_list cors_origins; /* that may read answers in a browser; borrowed */
 };
 
 struct relay {
@@ -75,6 +81,7 @@ struct relay {
     struct thread_pool *parse_threads; /* read large bodies; NULL: the loop does */
     struct router_stats stats;
     struct retry_budget retry_budget;
+    struct poison_table poison;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
     uint64_t id_state;      /* of the generator of request ids */
     struct list clients;    /* open client connections */
@@ -95,6 +102,9 @@ struct relay {
  */
 void relay_init(struct relay *relay, struct io_loop *io, struct relay_config config,
                 io_expired_fn *const on_expired[RELAY_WAIT_COUNT]);
+
+/* Another configuration from now on, for waits that run too. */
+void relay_configure(struct relay *relay, struct relay_config config);
 
 /* Arms deadline for one kind of wait, from now. */
 void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *deadline);

@@ -36,7 +36,7 @@ static void count_usage(const struct request_record *record, struct router_stats
     if (!record->has_usage)
         return;
     stats->prompt_tokens_total += record->prompt_tokens;
-    if (!record->has_cached)
+    if (!record->has_cached || record->prompt_block_count == 0) /* nothing was predicted */
         return;
     stats->reported_cached_tokens_total += record->cached_tokens;
     stats->predicted_cached_tokens_total += (uint64_t)record->predicted_cached_tokens;
@@ -56,6 +56,7 @@ static void count(const struct request_record *record, struct router_stats *stat
         stats->truncated_streams_total++;
     if (!record->is_relayed)
         return;
+    stats->streams_without_done_total += record->is_done_missing;
     if (record->token_us > 0)
         histogram_observe(&stats->ttft_seconds,
                           ms_between(record->begun_us, record->token_us) / 1000);
@@ -82,6 +83,8 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_text(record->path[0] != '\0' ? "path" : NULL, record->path),
         log_i64("status", record->status),
         log_text("end", end_reason_name(record->end)),
+        log_text(record->error != NULL ? "error" : NULL,
+                 record->error != NULL ? record->error : ""),
         log_text(is_aborted ? "phase" : NULL, abort_phase_name(record->phase)),
         log_text(record->model[0] != '\0' ? "model" : NULL, record->model),
         log_text(is_chosen ? "worker" : NULL, is_chosen ? record->worker : ""),
@@ -105,6 +108,7 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_u64("bytes_in", record->bytes_in),
         log_u64("bytes_out", record->bytes_out),
         log_u64(record->event_count > 0 ? "events" : NULL, record->event_count),
+        log_bool(record->is_done_missing ? "done_missing" : NULL, true),
     };
 
     log_write(LOG_INFO, "request", fields, array_count(fields));

@@ -36,6 +36,7 @@ struct request_record {
     int status; /* sent to the client; 0: none */
     enum end_reason end;
     enum abort_phase phase; /* where it ended, of aborts and faults */
+    const char *error;      /* code of the error that we answered; NULL: none; borrowed */
     uint64_t bytes_in;
     uint64_t bytes_out;
     char request_id[REQUEST_ID_BYTES_MAX + 1];
@@ -53,6 +54,7 @@ struct request_record {
     double predicted_cached_tokens;
     bool has_usage;
     bool has_cached;
+    bool is_done_missing; /* the stream was whole but for its API's last event */
     uint64_t cached_tokens;
     uint64_t prompt_tokens;
     uint64_t completion_tokens;

@@ -11,9 +11,12 @@
  *
  * A router stands between a client and an engine that must agree about where a message ends and
  * whom it is for. Wherever two readers could disagree, the message is refused rather than mended.
- * Each rule is a function from a head to a fault or NULL; a table runs them in order.
+ * Which bytes a head may hold at all is http_raw_head's affair; here is what they say. Each rule is
+ * a function from a head to a fault or NULL; a table runs them in order.
  */
 typedef const struct http_fault *guard_rule(const struct http_head *head);
+
+enum { LENGTH_DIGIT_COUNT_MAX = 15 }; /* below 2^53: exact for whoever counts in doubles */
 
 static size_t count_headers(const struct http_head *head, struct slice name)
 {
@@ -24,40 +27,7 @@ static size_t count_headers(const struct http_head *head, struct slice name)
     return count;
 }
 
-/* A control character in a value: what is left of a folded line, a bare CR or LF, a NUL. */
-static const struct http_fault *values_have_no_controls(const struct http_head *head)
-{
-    static const struct http_fault fault = {
-        400, "invalid_header",
-        "A header value holds a control character or a folded line. Send each header on one line."};
-
-    for (size_t i = 0; i < head->header_count; i++) {
-        struct slice value = head->headers[i].value;
-
-        for (size_t at = 0; at < value.len; at++) {
-            unsigned char byte = (unsigned char)value.ptr[at];
-
-            if ((byte < 0x20 && byte != '\t') || byte == 0x7f)
-                return &fault;
-        }
-    }
-    return NULL;
-}
-
-/* Engines that read CGI style names cannot tell '_' from '-'. */
-static const struct http_fault *names_are_plain(const struct http_head *head)
-{
-    static const struct http_fault fault = {
-        400, "invalid_header", "A header name is empty or holds '_'. Use '-' in header names."};
-
-    for (size_t i = 0; i < head->header_count; i++) {
-        struct slice name = head->headers[i].name;
-
-        if (name.len == 0 || memchr(name.ptr, '_', name.len) != NULL)
-            return &fault;
-    }
-    return NULL;
-}
+/* ---- framing ---- */
 
 static const struct http_fault *framing_is_single(const struct http_head *head)
 {
@@ -71,29 +41,49 @@ static const struct http_fault *framing_is_single(const struct http_head *head)
     return lengths > 1 || encodings > 1 || (lengths > 0 && encodings > 0) ? &fault : NULL;
 }
 
+/* HTTP/1.0 has no chunks: its readers take them for the body itself (RFC 9112, 6.1). */
+static const struct http_fault *encoding_fits_version(const struct http_head *head)
+{
+    static const struct http_fault fault = {400, "ambiguous_framing",
+                                            "HTTP/1.0 has no Transfer-Encoding. Send a "
+                                            "Content-Length, or speak HTTP/1.1."};
+
+    return head->version_minor == 0 && http_head_find(head, SLICE("Transfer-Encoding")) != NULL
+               ? &fault
+               : NULL;
+}
+
 static const struct http_fault *encoding_is_chunked(const struct http_head *head)
 {
-    static const struct http_fault fault = {
+    static const struct http_fault unknown = {
         501, "unsupported_transfer_encoding",
-        "The only Transfer-Encoding understood is 'chunked', in HTTP/1.1."};
+        "The only Transfer-Encoding understood is 'chunked', alone."};
+    static const struct http_fault ambiguous = {
+        400, "ambiguous_framing", "'Transfer-Encoding: chunked' must come once and last."};
     const struct http_header *encoding = http_head_find(head, SLICE("Transfer-Encoding"));
+    struct slice chunked = SLICE("chunked");
+    struct slice value;
 
-    if (encoding == NULL)
+    if (encoding == NULL || slice_eq_nocase(encoding->value, chunked))
         return NULL;
-    if (head->version_minor != 1 || !slice_eq_nocase(encoding->value, SLICE("chunked")))
-        return &fault;
-    return NULL;
+    value = encoding->value;
+    if (value.len == 0 ||
+        (value.len > chunked.len && slice_eq_nocase(slice_of(value.ptr, chunked.len), chunked) &&
+         memchr(" \t,", value.ptr[chunked.len], 3) != NULL))
+        return &ambiguous;
+    return &unknown;
 }
 
 static const struct http_fault *length_is_decimal(const struct http_head *head)
 {
-    static const struct http_fault fault = {400, "invalid_content_length",
-                                            "Content-Length must be a decimal number."};
+    static const struct http_fault fault = {
+        400, "invalid_content_length",
+        "Content-Length must be a decimal number of at most 15 digits."};
     const struct http_header *length = http_head_find(head, SLICE("Content-Length"));
 
     if (length == NULL)
         return NULL;
-    if (length->value.len == 0 || length->value.len > 15)
+    if (length->value.len == 0 || length->value.len > LENGTH_DIGIT_COUNT_MAX)
         return &fault;
     for (size_t i = 0; i < length->value.len; i++) {
         if (length->value.ptr[i] < '0' || length->value.ptr[i] > '9')
@@ -102,10 +92,41 @@ static const struct http_fault *length_is_decimal(const struct http_head *head)
     return NULL;
 }
 
+/* ---- whom it is for ---- */
+
 static bool is_host_byte(char byte)
 {
     return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
-           (byte >= '0' && byte <= '9') || (byte != '\0' && strchr("-._~:[]%!$&'()*+,;=", byte));
+           (byte >= '0' && byte <= '9') || (byte != '\0' && strchr("-._~%!$&'()*+,;=", byte));
+}
+
+/* ":" and digits, or nothing. */
+static bool is_port(struct slice text)
+{
+    if (text.len > 0 && text.ptr[0] != ':')
+        return false;
+    for (size_t i = 1; i < text.len; i++) {
+        if (text.ptr[i] < '0' || text.ptr[i] > '9')
+            return false;
+    }
+    return true;
+}
+
+/* host[:port] or [address][:port] (RFC 9110, 4.2.3), without a name of a user. */
+static bool is_host(struct slice host)
+{
+    size_t at = 0;
+
+    if (host.len > 0 && host.ptr[0] == '[') {
+        for (at = 1; at < host.len && host.ptr[at] != ']'; at++) {
+            if (!is_host_byte(host.ptr[at]) && host.ptr[at] != ':')
+                return false;
+        }
+        return at < host.len && is_port(slice_skip(host, at + 1));
+    }
+    while (at < host.len && is_host_byte(host.ptr[at]))
+        at++;
+    return is_port(slice_skip(host, at));
 }
 
 static const struct http_fault *host_is_one(const struct http_head *head)
@@ -117,27 +138,77 @@ static const struct http_fault *host_is_one(const struct http_head *head)
 
     if (count > 1 || (count == 0 && head->version_minor == 1))
         return &fault;
-    for (size_t i = 0; host != NULL && i < host->value.len; i++) {
-        if (!is_host_byte(host->value.ptr[i]))
-            return &fault;
-    }
-    return NULL;
+    return host == NULL || is_host(host->value) ? NULL : &fault;
 }
 
-static const struct http_fault *target_is_origin_form(const struct http_head *head)
+/* This is no proxy: a tunnel would carry requests that nobody looked at. */
+static const struct http_fault *method_is_no_tunnel(const struct http_head *head)
+{
+    static const struct http_fault fault = {501, "not_implemented",
+                                            "CONNECT is for proxies, and this is none."};
+
+    return head->method == HTTP_METHOD_CONNECT ? &fault : NULL;
+}
+
+/* Of "http://authority/path" the two parts; false: target has no such form. */
+static bool split_absolute(struct slice target, struct slice *authority, struct slice *path)
+{
+    static const struct slice schemes[] = {{"http://", 7}, {"https://", 8}};
+
+    for (size_t i = 0; i < array_count(schemes); i++) {
+        struct slice scheme = schemes[i], rest;
+        const char *slash;
+
+        if (target.len < scheme.len || !slice_eq_nocase(slice_of(target.ptr, scheme.len), scheme))
+            continue;
+        rest = slice_skip(target, scheme.len);
+        slash = memchr(rest.ptr, '/', rest.len);
+        if (slash == NULL)
+            return false;
+        *authority = slice_of(rest.ptr, (size_t)(slash - rest.ptr));
+        *path = slice_skip(rest, authority->len);
+        return true;
+    }
+    return false;
+}
+
+static const struct http_fault *target_is_a_path(const struct http_head *head)
 {
     static const struct http_fault fault = {
         400, "invalid_target", "The request target must be a path such as /v1/chat/completions."};
-    struct slice target = head->target;
+    struct slice authority, path;
 
-    if (head->method == HTTP_METHOD_OPTIONS && slice_eq(target, SLICE("*")))
+    if (head->method == HTTP_METHOD_OPTIONS && slice_eq(head->target, SLICE("*")))
         return NULL;
-    if (target.len == 0 || target.ptr[0] != '/')
-        return &fault;
-    for (size_t i = 0; i < target.len; i++) {
-        unsigned char byte = (unsigned char)target.ptr[i];
+    if (head->target.len > 0 && head->target.ptr[0] == '/')
+        return NULL;
+    return split_absolute(head->target, &authority, &path) ? NULL : &fault;
+}
 
-        if (byte <= 0x20 || byte >= 0x7f || byte == '#')
+/* The authority of an absolute target would win over Host (RFC 9112, 3.2.2); two that differ are
+ * for two different servers. */
+static const struct http_fault *authority_is_host(const struct http_head *head)
+{
+    static const struct http_fault fault = {400, "invalid_host",
+                                            "The target names another host than the Host header."};
+    const struct http_header *host = http_head_find(head, SLICE("Host"));
+    struct slice authority, path;
+
+    if (!split_absolute(head->target, &authority, &path))
+        return NULL;
+    if (authority.len == 0 || !is_host(authority))
+        return &fault;
+    return host == NULL || slice_eq_nocase(host->value, authority) ? NULL : &fault;
+}
+
+static const struct http_fault *expectation_is_known(const struct http_head *head)
+{
+    static const struct http_fault fault = {
+        417, "unknown_expectation", "The only expectation understood is 'Expect: 100-continue'."};
+
+    for (size_t i = 0; i < head->header_count; i++) {
+        if (slice_eq_nocase(head->headers[i].name, SLICE("Expect")) &&
+            !slice_eq_nocase(head->headers[i].value, SLICE("100-continue")))
             return &fault;
     }
     return NULL;
@@ -152,57 +223,15 @@ static const struct http_fault *status_has_a_meaning(const struct http_head *hea
 }
 
 static guard_rule *const request_rules[] = {
-    names_are_plain,       values_have_no_controls, framing_is_single,
-    encoding_is_chunked,   length_is_decimal,       host_is_one,
-    target_is_origin_form,
+    framing_is_single, encoding_fits_version, encoding_is_chunked,
+    length_is_decimal, host_is_one,           method_is_no_tunnel,
+    target_is_a_path,  authority_is_host,     expectation_is_known,
 };
 
 static guard_rule *const answer_rules[] = {
-    status_has_a_meaning, values_have_no_controls, framing_is_single,
+    status_has_a_meaning, framing_is_single, encoding_fits_version,
     encoding_is_chunked,  length_is_decimal,
 };
-
-/* The state behind byte, or -1 where it may not come. */
-static int raw_step(int state, char byte)
-{
-    if (byte == '\0')
-        return -1;
-    switch (state) {
-    case RAW_HEAD_START:
-        return byte == '\r' ? RAW_HEAD_START_CR : byte == '\n' ? -1 : RAW_HEAD_LINE;
-    case RAW_HEAD_START_CR:
-        return byte == '\n' ? RAW_HEAD_START : -1;
-    case RAW_HEAD_LINE:
-        return byte == '\r' ? RAW_HEAD_CR : byte == '\n' ? -1 : RAW_HEAD_LINE;
-    case RAW_HEAD_CR:
-        return byte == '\n' ? RAW_HEAD_LINE_START : -1;
-    case RAW_HEAD_LINE_START:
-        if (byte == ' ' || byte == '\t' || byte == '\n')
-            return -1;
-        return byte == '\r' ? RAW_HEAD_END_CR : RAW_HEAD_LINE;
-    default: /* RAW_HEAD_END_CR */
-        return byte == '\n' ? RAW_HEAD_DONE : -1;
-    }
-}
-
-int http_guard_raw_head(struct http_raw_head *head, struct slice bytes, struct http_fault *fault)
-{
-    int state = (int)head->state;
-    size_t i;
-
-    for (i = 0; i < bytes.len && state != RAW_HEAD_DONE; i++) {
-        state = raw_step(state, bytes.ptr[i]);
-        if (state < 0) {
-            *fault = (struct http_fault){
-                400, "invalid_http",
-                "The head has a folded line, a bare CR or LF, or a NUL. End each line with CRLF."};
-            return -EBADMSG;
-        }
-    }
-    head->state = (enum http_raw_state)state;
-    head->len += i;
-    return 0;
-}
 
 static int run(guard_rule *const *rules, size_t count, const struct http_head *head,
                struct http_fault *fault)
@@ -226,4 +255,11 @@ int http_guard_request(const struct http_head *head, struct http_fault *fault)
 int http_guard_answer(const struct http_head *head, struct http_fault *fault)
 {
     return run(answer_rules, array_count(answer_rules), head, fault);
+}
+
+struct slice http_guard_origin_form(struct slice target)
+{
+    struct slice authority, path;
+
+    return split_absolute(target, &authority, &path) ? path : target;
 }

@@ -9,7 +9,8 @@
 static const char *const method_names[] = {
     [HTTP_METHOD_GET] = "GET",       [HTTP_METHOD_HEAD] = "HEAD",
     [HTTP_METHOD_POST] = "POST",     [HTTP_METHOD_OPTIONS] = "OPTIONS",
-    [HTTP_METHOD_DELETE] = "DELETE", [HTTP_METHOD_OTHER] = "OTHER",
+    [HTTP_METHOD_DELETE] = "DELETE", [HTTP_METHOD_CONNECT] = "CONNECT",
+    [HTTP_METHOD_OTHER] = "OTHER",
 };
 static_assert(array_count(method_names) == HTTP_METHOD_COUNT, "every method has a name");
 
@@ -83,8 +84,7 @@ bool http_header_is_hop_by_hop(struct slice name)
     }
 }
 
-/* Whether list, parted by commas, has name. */
-static bool list_has(struct slice list, struct slice name)
+bool http_list_has(struct slice list, struct slice wanted)
 {
     while (list.len > 0) {
         const char *comma = memchr(list.ptr, ',', list.len);
@@ -96,7 +96,7 @@ static bool list_has(struct slice list, struct slice name)
             item = slice_skip(item, 1);
         while (item.len > 0 && (item.ptr[item.len - 1] == ' ' || item.ptr[item.len - 1] == '\t'))
             item.len--;
-        if (slice_eq_nocase(item, name))
+        if (slice_eq_nocase(item, wanted))
             return true;
     }
     return false;
@@ -105,10 +105,14 @@ static bool list_has(struct slice list, struct slice name)
 static bool is_end_to_end(struct slice name)
 {
     static const struct slice names[] = {
-        {"Authorization", 13},  {"Host", 4},
-        {"X-Request-Id", 12},   {"x-api-key", 9},
-        {"Retry-After", 11},    {"Content-Type", 12},
-        {"Content-Length", 14}, {"Content-Encoding", 16},
+        {"Authorization", 13},     {"Host", 4},
+        {"X-Request-Id", 12},      {"x-api-key", 9},
+        {"Retry-After", 11},       {"Content-Type", 12},
+        {"Content-Length", 14},    {"Content-Encoding", 16},
+        {"Forwarded", 9},          {"Via", 3},
+        {"X-Forwarded-For", 15},   {"X-Forwarded-Host", 16},
+        {"X-Forwarded-Proto", 17}, {"X-Real-IP", 9},
+        {"traceparent", 11},       {"Cookie", 6},
     };
 
     for (size_t i = 0; i < array_count(names); i++) {
@@ -122,7 +126,7 @@ bool http_head_names_in_connection(const struct http_head *head, struct slice na
 {
     for (size_t i = 0; i < head->header_count; i++) {
         if (slice_eq_nocase(head->headers[i].name, SLICE("Connection")) &&
-            list_has(head->headers[i].value, name))
+            http_list_has(head->headers[i].value, name))
             return !is_end_to_end(name);
     }
     return false;

@@ -21,6 +21,7 @@ enum http_method {
     HTTP_METHOD_POST,
     HTTP_METHOD_OPTIONS,
     HTTP_METHOD_DELETE,
+    HTTP_METHOD_CONNECT,
     HTTP_METHOD_OTHER, /* known to the parser, used by nobody here: answered 405 */
     HTTP_METHOD_COUNT
 };
@@ -33,7 +34,7 @@ struct http_header {
 /* A head after its last header, before its body. The slices belong to the reader. */
 struct http_head {
     enum http_method method; /* of a request */
-    struct slice target;     /* of a request: origin form, query included */
+    struct slice target;     /* of a request: origin form, query included; or "*" */
     int status;              /* of an answer */
     int version_minor;       /* HTTP/1.<minor>: 0 or 1 */
     const struct http_header *headers;
@@ -45,6 +46,9 @@ struct http_head {
     bool expects_continue;  /* the client waits for 100 before it sends the body */
 };
 
+/* Whether list, parted by commas, has item; case does not matter. */
+bool http_list_has(struct slice list, struct slice item);
+
 /* The first header of that name, or NULL. */
 const struct http_header *http_head_find(const struct http_head *head, struct slice name);
 
@@ -53,7 +57,8 @@ bool http_header_is_hop_by_hop(struct slice name);
 
 /*
  * The peer lists that header in its Connection header: it is not to be passed on. A peer cannot
- * take away what a message means by itself: Authorization, Host, Content-* and ids stay.
+ * take away what a message means by itself (Authorization, Host, Content-*, ids), nor what proxies
+ * before us said about it (Forwarded, Via and the like): those stay.
  */
 bool http_head_names_in_connection(const struct http_head *head, struct slice name);
 

@@ -8,210 +8,159 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backends/http/http_chunks.h"
 #include "backends/http/http_guard.h"
+#include "backends/http/http_raw_head.h"
 #include "backends/runtime/buf.h"
 
 /*
  * DESIGN
  *
- * llhttp calls back with spans that may be split anywhere, so the head is copied once into one
- * growing buf, and headers are kept as offsets until it can no longer move; then they become
- * slices. The body is never copied. At the end of each message llhttp is paused, so that bytes of
- * the next (pipelined) message stay with the caller.
+ * A head is read twice, by readers who know nothing of each other. http_raw_head judges its bytes
+ * as they come and says where it ends; only then does llhttp take it apart, all of it at once, and
+ * both must have found the same number of headers and the same target. So nothing depends on how
+ * the bytes were split, and what llhttp lets through more or less from version to version (8 and 9
+ * differ in much) makes no difference: what passes the first reader, either version reads alike.
  *
- * Everything of the head lives in two allocations that an open stream gives back early
- * (http_reader_forget_head): a router holds thousands of idle streams.
+ * llhttp never sees a body: its end follows from the guarded head, and chunks have a reader of
+ * their own (http_chunks). Body bytes are not copied; the head is, once, since it outlives the
+ * read it came with. That copy and its headers are two allocations, which an open stream gives back
+ * early (http_reader_forget_head): a router holds thousands of idle streams.
  */
-enum { HEADER_CAPACITY_MIN = 16 };
-
-struct header_span { /* offsets into head_bytes */
-    uint32_t name_start;
-    uint32_t name_len;
-    uint32_t value_start;
-    uint32_t value_len;
-};
+enum { INTERIM_COUNT_MAX = 16 }; /* 1xx before one answer */
 
 enum reader_state {
-    READER_IDLE,    /* between messages: nothing of the next one was seen */
-    READER_IN_HEAD, /* start line and headers */
-    READER_IN_BODY, /* until on_end; trailers too */
-    READER_ENDED,   /* the message is complete; waits for http_reader_next() */
-    READER_BROKEN,  /* refused, or stopped by a callback */
+    READER_HEAD,   /* from before the first byte to the head's end */
+    READER_BODY,   /* until on_end; trailers too */
+    READER_ENDED,  /* the message is complete; waits for http_reader_next() */
+    READER_BROKEN, /* refused, or stopped by a callback */
 };
 
+enum body_framing { BODY_NONE, BODY_LENGTH, BODY_CHUNKS, BODY_UNTIL_CLOSE };
+
 struct http_reader {
-    llhttp_t parser;
     enum http_reader_kind kind;
     enum reader_state state;
     struct http_reader_limits limits;
     const struct http_reader_callbacks *callbacks;
     void *ctx;
-    struct buf head_bytes; /* target, then names and values, one after the other */
-    size_t target_len;
-    struct header_span *spans;
-    struct http_header *headers; /* same length as spans; filled when the head is complete */
-    uint32_t header_count;
-    uint32_t header_capacity;
-    bool is_in_value;              /* the last header span seen was of a value */
-    bool has_no_body;              /* the request was HEAD */
-    struct http_raw_head raw_head; /* of a request */
-    bool is_interim;               /* this message is a 1xx */
-    size_t trailer_bytes;
-    int64_t body_bytes;
-    int callback_status; /* what a callback stopped us with */
-    struct http_fault fault;
+    bool has_no_body;       /* the request was HEAD */
+    uint32_t interim_count; /* before the answer at hand */
+    struct http_raw_head raw;
+    struct buf head_bytes;       /* as they came */
+    struct http_header *headers; /* slices of head_bytes */
+    size_t header_capacity;
     struct http_head head;
+    enum body_framing framing;
+    int64_t body_left; /* of BODY_LENGTH */
+    struct http_chunks chunks;
+    struct http_fault fault;
 };
 
 static const struct http_fault fault_syntax = {400, "invalid_http",
                                                "This is not a well-formed HTTP/1.1 message."};
-static const struct http_fault fault_head_size = {
-    431, "headers_too_large", "The request's headers are larger than this router accepts."};
-static const struct http_fault fault_target_size = {
-    414, "uri_too_long", "The request target is longer than this router accepts."};
 static const struct http_fault fault_body_size = {
     413, "request_too_large", "The request body is larger than this router accepts."};
-static const struct http_fault fault_version = {505, "unsupported_http_version",
-                                                "Speak HTTP/1.1 or HTTP/1.0."};
 static const struct http_fault fault_memory = {503, "overloaded",
                                                "The router is out of memory. Try again later."};
 static const struct http_fault fault_switched = {
     502, "upstream_protocol_error", "The worker switched protocols without being asked."};
+static const struct http_fault fault_interim = {502, "upstream_protocol_error",
+                                                "The worker sent interim answers without end."};
 
-static struct http_reader *reader_of(llhttp_t *parser)
-{
-    return container_of(parser, struct http_reader, parser);
-}
-
-/* What an llhttp callback returns to stop the parser. */
 static int refuse(struct http_reader *reader, const struct http_fault *fault)
 {
     reader->fault = *fault;
-    return HPE_USER;
+    return -EBADMSG;
 }
 
-static int append_to_head(struct http_reader *reader, const char *at, size_t len)
-{
-    int status;
+/* ---- llhttp: takes a complete head apart ---- */
 
-    if (reader->state == READER_IN_BODY) { /* a trailer: counted, dropped */
-        reader->trailer_bytes += len;
-        return reader->trailer_bytes > reader->limits.head_bytes_max
-                   ? refuse(reader, &fault_head_size)
-                   : 0;
-    }
-    reader->state = READER_IN_HEAD;
-    status = buf_append(&reader->head_bytes, slice_of(at, len));
-    if (status == -ENOBUFS)
-        return refuse(reader, &fault_head_size);
-    return status < 0 ? refuse(reader, &fault_memory) : 0;
+/* What its callbacks fill. */
+struct parse {
+    llhttp_t parser;
+    struct http_reader *reader;
+    struct slice target;
+    size_t header_count;
+};
+
+static struct parse *parse_of(llhttp_t *parser)
+{
+    return container_of(parser, struct parse, parser);
 }
 
-static int on_message_begin(llhttp_t *parser)
+/* A span that llhttp gives in parts is whole again. */
+static bool continues(struct slice span, const char *at)
 {
-    struct http_reader *reader = reader_of(parser);
-
-    reader->state = READER_IN_HEAD;
-    reader->is_interim = false;
-    return 0;
+    return span.ptr != NULL && span.ptr + span.len == at;
 }
 
 static int on_url(llhttp_t *parser, const char *at, size_t len)
 {
-    struct http_reader *reader = reader_of(parser);
-    int status = append_to_head(reader, at, len);
+    struct parse *parse = parse_of(parser);
 
-    reader->target_len += len;
-    if (status == 0 && reader->target_len > reader->limits.target_bytes_max)
-        return refuse(reader, &fault_target_size);
-    return status;
-}
-
-static int add_header(struct http_reader *reader)
-{
-    struct header_span *spans;
-
-    if (reader->header_count == HTTP_HEADER_COUNT_MAX)
-        return refuse(reader, &fault_head_size);
-    if (reader->header_count == reader->header_capacity) {
-        uint32_t capacity =
-            reader->header_capacity > 0 ? reader->header_capacity * 2 : HEADER_CAPACITY_MIN;
-
-        spans = realloc(reader->spans, capacity * sizeof *spans);
-        if (spans == NULL)
-            return refuse(reader, &fault_memory);
-        reader->spans = spans;
-        reader->header_capacity = capacity;
-    }
-    reader->spans[reader->header_count++] =
-        (struct header_span){.name_start = (uint32_t)reader->head_bytes.end};
+    if (continues(parse->target, at))
+        parse->target.len += len;
+    else
+        parse->target = slice_of(at, len);
     return 0;
 }
 
 static int on_header_field(llhttp_t *parser, const char *at, size_t len)
 {
-    struct http_reader *reader = reader_of(parser);
-    int status = 0;
+    struct parse *parse = parse_of(parser);
+    struct http_header *headers = parse->reader->headers;
 
-    if (reader->state != READER_IN_BODY && (reader->is_in_value || reader->header_count == 0)) {
-        reader->is_in_value = false;
-        status = add_header(reader);
+    if (parse->header_count > 0 && continues(headers[parse->header_count - 1].name, at)) {
+        headers[parse->header_count - 1].name.len += len;
+        return 0;
     }
-    if (status != 0)
-        return status;
-    if (reader->state != READER_IN_BODY)
-        reader->spans[reader->header_count - 1].name_len += (uint32_t)len;
-    return append_to_head(reader, at, len);
+    if (parse->header_count == parse->reader->raw.header_count)
+        return HPE_USER;
+    headers[parse->header_count++] = (struct http_header){.name = slice_of(at, len)};
+    return 0;
 }
 
 static int on_header_value(llhttp_t *parser, const char *at, size_t len)
 {
-    struct http_reader *reader = reader_of(parser);
+    struct parse *parse = parse_of(parser);
+    struct http_header *header;
 
-    if (reader->state != READER_IN_BODY) {
-        struct header_span *span = &reader->spans[reader->header_count - 1];
-
-        if (!reader->is_in_value)
-            span->value_start = (uint32_t)reader->head_bytes.end;
-        reader->is_in_value = true;
-        span->value_len += (uint32_t)len;
-    }
-    return append_to_head(reader, at, len);
-}
-
-/* llhttp gives an empty value no span at all. */
-static int on_header_value_complete(llhttp_t *parser)
-{
-    reader_of(parser)->is_in_value = true;
+    if (parse->header_count == 0)
+        return HPE_USER;
+    header = &parse->reader->headers[parse->header_count - 1];
+    if (continues(header->value, at))
+        header->value.len += len;
+    else
+        header->value = slice_of(at, len);
     return 0;
 }
 
-static struct slice trimmed(struct slice value)
+static int on_headers_complete(llhttp_t *parser)
 {
-    while (value.len > 0 && (value.ptr[value.len - 1] == ' ' || value.ptr[value.len - 1] == '\t'))
-        value.len--;
-    while (value.len > 0 && (value.ptr[0] == ' ' || value.ptr[0] == '\t'))
-        value = slice_skip(value, 1);
-    return value;
+    (void)parser;
+    return HPE_PAUSED; /* the rest is not llhttp's */
 }
 
-static int resolve_headers(struct http_reader *reader)
+static const llhttp_settings_t settings = {
+    .on_url = on_url,
+    .on_header_field = on_header_field,
+    .on_header_value = on_header_value,
+    .on_headers_complete = on_headers_complete,
+};
+
+static int make_room_for_headers(struct http_reader *reader)
 {
-    const char *bytes = reader->head_bytes.bytes;
+    size_t count = reader->raw.header_count;
+    struct http_header *headers;
 
-    if (reader->header_count == 0)
+    if (count <= reader->header_capacity)
         return 0;
-    reader->headers = malloc(reader->header_count * sizeof *reader->headers);
-    if (reader->headers == NULL)
+    headers = realloc(reader->headers, count * sizeof *headers);
+    if (headers == NULL)
         return refuse(reader, &fault_memory);
-    for (uint32_t i = 0; i < reader->header_count; i++) {
-        const struct header_span *span = &reader->spans[i];
-
-        reader->headers[i] = (struct http_header){
-            .name = slice_of(bytes + span->name_start, span->name_len),
-            .value = trimmed(slice_of(bytes + span->value_start, span->value_len)),
-        };
-    }
+    reader->headers = headers;
+    reader->header_capacity = count;
     return 0;
 }
 
@@ -228,142 +177,258 @@ static enum http_method method_of(uint8_t method)
         return HTTP_METHOD_OPTIONS;
     case HTTP_DELETE:
         return HTTP_METHOD_DELETE;
+    case HTTP_CONNECT:
+        return HTTP_METHOD_CONNECT;
     default:
         return HTTP_METHOD_OTHER;
     }
 }
 
-static bool answer_has_body(const struct http_reader *reader, const llhttp_t *parser)
+static struct slice trimmed(struct slice value)
 {
-    if (reader->has_no_body || parser->status_code / 100 == 1 || parser->status_code == 204 ||
-        parser->status_code == 304)
-        return false;
-    return !(parser->flags & F_CONTENT_LENGTH) || parser->content_length > 0;
+    while (value.len > 0 && (value.ptr[value.len - 1] == ' ' || value.ptr[value.len - 1] == '\t'))
+        value.len--;
+    while (value.len > 0 && (value.ptr[0] == ' ' || value.ptr[0] == '\t'))
+        value = slice_skip(value, 1);
+    return value;
 }
 
-static void describe(struct http_reader *reader, const llhttp_t *parser)
+/* Methods behind HTTP_SOURCE are those of RTSP and, in llhttp 9, newer ones. */
+static bool is_known_method(const struct http_reader *reader, const llhttp_t *parser)
+{
+    return reader->kind == HTTP_READER_ANSWERS || parser->method <= HTTP_SOURCE;
+}
+
+/* Fills what of the head is written there: all that the guard looks at. */
+static int parse_head(struct http_reader *reader)
 {
     bool is_request = reader->kind == HTTP_READER_REQUESTS;
-    bool is_chunked = (parser->flags & F_CHUNKED) != 0;
-    bool has_length = (parser->flags & F_CONTENT_LENGTH) != 0;
-    const struct http_header *expect;
+    struct slice bytes = buf_slice(&reader->head_bytes);
+    struct parse parse = {.reader = reader};
+    int status = make_room_for_headers(reader);
 
+    if (status < 0)
+        return status;
+    llhttp_init(&parse.parser, is_request ? HTTP_REQUEST : HTTP_RESPONSE, &settings);
+    if (llhttp_execute(&parse.parser, bytes.ptr, bytes.len) != HPE_PAUSED ||
+        parse.header_count != reader->raw.header_count ||
+        parse.target.len != reader->raw.target_len || !is_known_method(reader, &parse.parser))
+        return refuse(reader, &fault_syntax);
+    for (size_t i = 0; i < parse.header_count; i++)
+        reader->headers[i].value = trimmed(reader->headers[i].value);
     reader->head = (struct http_head){
-        .method = is_request ? method_of(parser->method) : HTTP_METHOD_OTHER,
-        .target = slice_of(reader->head_bytes.bytes, reader->target_len),
-        .status = is_request ? 0 : parser->status_code,
-        .version_minor = parser->http_minor,
+        .method = is_request ? method_of(parse.parser.method) : HTTP_METHOD_OTHER,
+        .target = parse.target,
+        .status = is_request ? 0 : parse.parser.status_code,
+        .version_minor = reader->raw.minor - '0',
         .headers = reader->headers,
-        .header_count = reader->header_count,
-        .content_length = has_length ? (int64_t)parser->content_length : -1,
-        .is_chunked = is_chunked,
-        .has_body = is_request ? is_chunked || (has_length && parser->content_length > 0)
-                               : answer_has_body(reader, parser),
-        .keep_alive = llhttp_should_keep_alive(parser) == 1,
+        .header_count = parse.header_count,
+        .content_length = -1,
     };
-    expect = is_request ? http_head_find(&reader->head, SLICE("Expect")) : NULL;
-    reader->head.expects_continue =
-        expect != NULL && slice_eq_nocase(expect->value, SLICE("100-continue"));
-}
-
-static int guard(struct http_reader *reader)
-{
-    bool is_request = reader->kind == HTTP_READER_REQUESTS;
-
-    if ((is_request ? http_guard_request(&reader->head, &reader->fault)
-                    : http_guard_answer(&reader->head, &reader->fault)) < 0)
-        return HPE_USER;
-    if (is_request && reader->head.content_length > reader->limits.body_bytes_max)
-        return refuse(reader, &fault_body_size);
     return 0;
 }
 
-/* Of what llhttp drops without a word (blanks around values, empty lines before the first one) a
- * client could send as much as it likes. */
-static bool is_head_too_long(const struct http_reader *reader)
-{
-    return reader->raw_head.len > reader->limits.head_bytes_max;
-}
+/* ---- what follows from a head ---- */
 
-static int on_headers_complete(llhttp_t *parser)
+static bool says_in_connection(const struct http_head *head, struct slice option)
 {
-    struct http_reader *reader = reader_of(parser);
-    int status;
-
-    if (parser->http_major != 1 || parser->http_minor > 1)
-        return refuse(reader, &fault_version);
-    if (is_head_too_long(reader))
-        return refuse(reader, &fault_head_size);
-    if (reader->kind == HTTP_READER_ANSWERS && parser->status_code == 101)
-        return refuse(reader, &fault_switched);
-    parser->upgrade = 0; /* never tunnel: what was asked over HTTP/1 is answered over HTTP/1 */
-    if (reader->kind == HTTP_READER_ANSWERS && parser->status_code / 100 == 1) {
-        reader->is_interim = true;
-        return 0;
+    for (size_t i = 0; i < head->header_count; i++) {
+        if (slice_eq_nocase(head->headers[i].name, SLICE("Connection")) &&
+            http_list_has(head->headers[i].value, option))
+            return true;
     }
-    status = resolve_headers(reader);
-    if (status != 0)
-        return status;
-    describe(reader, parser);
-    status = guard(reader);
-    if (status != 0)
-        return status;
-
-    reader->state = READER_IN_BODY;
-    reader->callback_status = reader->callbacks->on_head(reader->ctx, &reader->head);
-    if (reader->callback_status != 0)
-        return HPE_USER;
-    /* 1 tells llhttp that no body follows, whatever the headers say. */
-    return reader->kind == HTTP_READER_ANSWERS && !reader->head.has_body ? 1 : 0;
+    return false;
 }
 
-static int on_body(llhttp_t *parser, const char *at, size_t len)
+/* The guard has seen that it is one. */
+static int64_t decimal_of(struct slice digits)
 {
-    struct http_reader *reader = reader_of(parser);
+    int64_t value = 0;
 
-    reader->body_bytes += (int64_t)len;
-    if (reader->kind == HTTP_READER_REQUESTS && reader->body_bytes > reader->limits.body_bytes_max)
-        return refuse(reader, &fault_body_size);
-    if (len == 0 || reader->is_interim)
-        return 0;
-    reader->callback_status = reader->callbacks->on_body(reader->ctx, slice_of(at, len));
-    return reader->callback_status == 0 ? 0 : HPE_USER;
+    for (size_t i = 0; i < digits.len; i++)
+        value = value * 10 + (digits.ptr[i] - '0');
+    return value;
 }
 
-static void clear_head(struct http_reader *reader)
+/* RFC 9112, 6.3: where the body ends, in this order. */
+static enum body_framing framing_of(const struct http_reader *reader)
+{
+    const struct http_head *head = &reader->head;
+    bool is_answer = reader->kind == HTTP_READER_ANSWERS;
+
+    if (is_answer && (reader->has_no_body || head->status == 204 || head->status == 304))
+        return BODY_NONE;
+    if (head->is_chunked)
+        return BODY_CHUNKS;
+    if (head->content_length >= 0)
+        return head->content_length > 0 ? BODY_LENGTH : BODY_NONE;
+    return is_answer ? BODY_UNTIL_CLOSE : BODY_NONE;
+}
+
+static void describe(struct http_reader *reader)
+{
+    struct http_head *head = &reader->head;
+    bool is_request = reader->kind == HTTP_READER_REQUESTS;
+    const struct http_header *length = http_head_find(head, SLICE("Content-Length"));
+
+    if (length != NULL)
+        head->content_length = decimal_of(length->value);
+    head->is_chunked = http_head_find(head, SLICE("Transfer-Encoding")) != NULL;
+    reader->framing = framing_of(reader);
+    head->has_body = reader->framing != BODY_NONE;
+    head->keep_alive = reader->framing != BODY_UNTIL_CLOSE &&
+                       !says_in_connection(head, SLICE("close")) &&
+                       (head->version_minor == 1 || says_in_connection(head, SLICE("keep-alive")));
+    if (is_request) {
+        head->target = http_guard_origin_form(head->target);
+        /* In HTTP/1.0 it has no meaning (RFC 9110, 10.1.1). */
+        head->expects_continue =
+            head->version_minor == 1 && http_head_find(head, SLICE("Expect")) != NULL;
+    }
+}
+
+static struct http_raw_limits raw_limits(const struct http_reader *reader)
+{
+    return (struct http_raw_limits){reader->limits.head_bytes_max, reader->limits.target_bytes_max};
+}
+
+static void begin_head(struct http_reader *reader)
 {
     buf_clear(&reader->head_bytes);
-    free(reader->headers);
-    reader->headers = NULL;
-    reader->header_count = 0;
-    reader->target_len = 0;
-    reader->is_in_value = false;
+    http_raw_head_begin(&reader->raw,
+                        reader->kind == HTTP_READER_REQUESTS ? HTTP_RAW_REQUEST : HTTP_RAW_ANSWER,
+                        raw_limits(reader));
+    reader->state = READER_HEAD;
 }
 
-static int on_message_complete(llhttp_t *parser)
+static int begin_body(struct http_reader *reader)
 {
-    struct http_reader *reader = reader_of(parser);
+    bool is_request = reader->kind == HTTP_READER_REQUESTS;
+    uint64_t body_bytes_max = is_request ? (uint64_t)reader->limits.body_bytes_max : INT64_MAX;
 
-    if (reader->is_interim) {
-        clear_head(reader);
-        reader->state = READER_IDLE;
-        return 0;
-    }
-    reader->state = READER_ENDED;
-    reader->callback_status = reader->callbacks->on_end(reader->ctx);
-    return reader->callback_status == 0 ? HPE_PAUSED : HPE_USER;
+    if (is_request && reader->head.content_length > reader->limits.body_bytes_max)
+        return refuse(reader, &fault_body_size);
+    reader->body_left = reader->head.content_length;
+    if (reader->framing == BODY_CHUNKS)
+        http_chunks_begin(&reader->chunks, body_bytes_max, raw_limits(reader));
+    reader->state = READER_BODY;
+    return 0;
 }
 
-static const llhttp_settings_t settings = {
-    .on_message_begin = on_message_begin,
-    .on_url = on_url,
-    .on_header_field = on_header_field,
-    .on_header_value = on_header_value,
-    .on_header_value_complete = on_header_value_complete,
-    .on_headers_complete = on_headers_complete,
-    .on_body = on_body,
-    .on_message_complete = on_message_complete,
-};
+static int end_message(struct http_reader *reader)
+{
+    reader->state = READER_ENDED;
+    return reader->callbacks->on_end(reader->ctx);
+}
+
+static int skip_interim(struct http_reader *reader)
+{
+    if (reader->head.status == 101)
+        return refuse(reader, &fault_switched);
+    if (++reader->interim_count > INTERIM_COUNT_MAX)
+        return refuse(reader, &fault_interim);
+    begin_head(reader);
+    return 0;
+}
+
+static int end_head(struct http_reader *reader)
+{
+    bool is_request = reader->kind == HTTP_READER_REQUESTS;
+    int status = parse_head(reader);
+
+    if (status < 0)
+        return status;
+    if (!is_request && reader->head.status / 100 == 1)
+        return skip_interim(reader);
+    status = is_request ? http_guard_request(&reader->head, &reader->fault)
+                        : http_guard_answer(&reader->head, &reader->fault);
+    if (status < 0)
+        return status;
+    describe(reader);
+    status = reader->callbacks->on_head(reader->ctx, &reader->head);
+    if (status == 0)
+        status = begin_body(reader);
+    if (status == 0 && reader->framing == BODY_NONE)
+        status = end_message(reader);
+    return status;
+}
+
+/* ---- feeding ---- */
+
+static int feed_head(struct http_reader *reader, struct slice *bytes)
+{
+    size_t used;
+    int status = http_raw_head_feed(&reader->raw, *bytes, &used, &reader->fault);
+
+    if (status < 0)
+        return status;
+    if (buf_append(&reader->head_bytes, slice_of(bytes->ptr, used)) < 0)
+        return refuse(reader, &fault_memory); /* the limit was kept by the raw head */
+    *bytes = slice_skip(*bytes, used);
+    return http_raw_head_is_done(&reader->raw) ? end_head(reader) : 0;
+}
+
+static int feed_chunks(struct http_reader *reader, struct slice *bytes)
+{
+    struct slice piece;
+    int status;
+
+    while ((status = http_chunks_next(&reader->chunks, bytes, &piece, &reader->fault)) > 0) {
+        status = reader->callbacks->on_body(reader->ctx, piece);
+        if (status != 0)
+            return status;
+    }
+    return status == 0 && http_chunks_is_done(&reader->chunks) ? end_message(reader) : status;
+}
+
+static int feed_plain(struct http_reader *reader, struct slice *bytes)
+{
+    bool has_length = reader->framing == BODY_LENGTH;
+    struct slice piece = *bytes;
+    int status;
+
+    if (has_length && (uint64_t)reader->body_left < piece.len)
+        piece.len = (size_t)reader->body_left;
+    *bytes = slice_skip(*bytes, piece.len);
+    reader->body_left -= has_length ? (int64_t)piece.len : 0;
+    status = reader->callbacks->on_body(reader->ctx, piece);
+    return status == 0 && has_length && reader->body_left == 0 ? end_message(reader) : status;
+}
+
+int http_reader_feed(struct http_reader *reader, struct slice bytes, size_t *consumed)
+{
+    struct slice left = bytes;
+    int status = 0;
+
+    assert(reader->state != READER_ENDED);
+
+    *consumed = 0;
+    if (reader->state == READER_BROKEN)
+        return -EBADMSG;
+    while (status == 0 && left.len > 0 && reader->state != READER_ENDED) {
+        if (reader->state == READER_HEAD)
+            status = feed_head(reader, &left);
+        else if (reader->framing == BODY_CHUNKS)
+            status = feed_chunks(reader, &left);
+        else
+            status = feed_plain(reader, &left);
+    }
+    *consumed = bytes.len - left.len;
+    if (status != 0)
+        reader->state = READER_BROKEN;
+    return status;
+}
+
+int http_reader_feed_end(struct http_reader *reader)
+{
+    if (reader->state == READER_ENDED)
+        return 0;
+    if (reader->state == READER_BODY && reader->framing == BODY_UNTIL_CLOSE)
+        return end_message(reader);
+    return http_reader_is_inside(reader) || reader->state == READER_BROKEN ? -EPIPE : 0;
+}
+
+/* ---- life ---- */
 
 struct http_reader *http_reader_create(enum http_reader_kind kind, struct http_reader_limits limits,
                                        const struct http_reader_callbacks *callbacks, void *ctx)
@@ -377,9 +442,13 @@ struct http_reader *http_reader_create(enum http_reader_kind kind, struct http_r
     reader->callbacks = callbacks;
     reader->ctx = ctx;
     buf_init(&reader->head_bytes, limits.head_bytes_max);
-    llhttp_init(&reader->parser, kind == HTTP_READER_REQUESTS ? HTTP_REQUEST : HTTP_RESPONSE,
-                &settings);
+    begin_head(reader);
     return reader;
+}
+
+void http_reader_set_body_bytes_max(struct http_reader *reader, int64_t body_bytes_max)
+{
+    reader->limits.body_bytes_max = body_bytes_max;
 }
 
 void http_reader_destroy(struct http_reader *reader)
@@ -390,69 +459,13 @@ void http_reader_destroy(struct http_reader *reader)
     free(reader);
 }
 
-/* What llhttp's verdict means to our caller. */
-static int conclude(struct http_reader *reader, llhttp_errno_t error)
-{
-    if (error == HPE_OK || error == HPE_PAUSED)
-        return 0;
-    reader->state = READER_BROKEN;
-    if (reader->callback_status != 0)
-        return reader->callback_status;
-    if (reader->fault.status == 0)
-        reader->fault = fault_syntax;
-    return -EBADMSG;
-}
-
-int http_reader_feed(struct http_reader *reader, struct slice bytes, size_t *consumed)
-{
-    llhttp_errno_t error;
-
-    assert(reader->state != READER_ENDED);
-
-    *consumed = 0;
-    if (reader->state == READER_BROKEN)
-        return -EBADMSG;
-    if (reader->kind == HTTP_READER_REQUESTS &&
-        http_guard_raw_head(&reader->raw_head, bytes, &reader->fault) < 0) {
-        reader->state = READER_BROKEN;
-        return -EBADMSG;
-    }
-    error = llhttp_execute(&reader->parser, bytes.ptr, bytes.len);
-    *consumed =
-        error == HPE_OK ? bytes.len : (size_t)(llhttp_get_error_pos(&reader->parser) - bytes.ptr);
-    if (error == HPE_OK && reader->raw_head.state != RAW_HEAD_DONE && is_head_too_long(reader))
-        error = (llhttp_errno_t)refuse(reader, &fault_head_size);
-    return conclude(reader, error);
-}
-
-int http_reader_feed_end(struct http_reader *reader)
-{
-    llhttp_errno_t error;
-    int status;
-
-    if (reader->state == READER_IDLE || reader->state == READER_ENDED)
-        return 0;
-    if (reader->state == READER_BROKEN)
-        return -EPIPE;
-    error = llhttp_finish(&reader->parser);
-    status = conclude(reader, error);
-    if (status == -EBADMSG || (status == 0 && reader->state != READER_ENDED))
-        status = -EPIPE;
-    return status;
-}
-
 void http_reader_next(struct http_reader *reader)
 {
-    assert(reader->state == READER_ENDED || reader->state == READER_IDLE);
+    assert(reader->state == READER_ENDED || reader->state == READER_HEAD);
 
-    clear_head(reader);
-    llhttp_reset(&reader->parser);
-    reader->state = READER_IDLE;
+    begin_head(reader);
     reader->has_no_body = false;
-    reader->is_interim = false;
-    reader->raw_head = (struct http_raw_head){.state = RAW_HEAD_START};
-    reader->trailer_bytes = 0;
-    reader->body_bytes = 0;
+    reader->interim_count = 0;
 }
 
 void http_reader_expect_no_body(struct http_reader *reader)
@@ -462,10 +475,9 @@ void http_reader_expect_no_body(struct http_reader *reader)
 
 void http_reader_forget_head(struct http_reader *reader)
 {
-    clear_head(reader);
     buf_release(&reader->head_bytes);
-    free(reader->spans);
-    reader->spans = NULL;
+    free(reader->headers);
+    reader->headers = NULL;
     reader->header_capacity = 0;
     reader->head.headers = NULL;
     reader->head.header_count = 0;
@@ -474,7 +486,17 @@ void http_reader_forget_head(struct http_reader *reader)
 
 bool http_reader_is_inside(const struct http_reader *reader)
 {
-    return reader->state == READER_IN_HEAD || reader->state == READER_IN_BODY;
+    if (reader->state == READER_HEAD) /* empty lines before a request are not its beginning */
+        return reader->raw.state > RAW_EMPTY_LF &&
+               (reader->raw.len > 0 || reader->interim_count > 0);
+    return reader->state == READER_BODY;
+}
+
+int64_t http_reader_body_bytes(const struct http_reader *reader)
+{
+    if (reader->framing == BODY_CHUNKS)
+        return (int64_t)reader->chunks.body_bytes;
+    return reader->head.content_length;
 }
 
 struct http_fault http_reader_fault(const struct http_reader *reader)

@@ -213,6 +213,7 @@ static void begin_line(struct sse_reader *reader, const struct scan *scan)
 {
     bool is_comment = *scan->at == ':';
 
+    reader->has_comments |= is_comment;
     reader->is_skipping = is_comment || reader->is_oversize;
     if (!reader->is_inside)
         reader->event_start = offset_of(reader, scan);
@@ -304,4 +305,9 @@ void sse_reader_feed(struct sse_reader *reader, struct slice piece, sse_event_fn
 bool sse_reader_is_at_boundary(const struct sse_reader *reader)
 {
     return !reader->is_inside && reader->at_line_start;
+}
+
+bool sse_reader_is_after_cr(const struct sse_reader *reader)
+{
+    return reader->last_was_cr;
 }

@@ -31,6 +31,7 @@ struct sse_reader {
     struct buf carry;     /* data joined so far, then the bytes of an unfinished line */
     uint64_t offset;      /* stream offset of the next byte to be fed */
     uint64_t event_start; /* where no boundary is: stream offset of what is unfinished */
+    bool has_comments;    /* a comment line was seen: the sender keeps its stream alive itself */
     /* the rest is private to sse.c */
     size_t data_len; /* of carry: data lines already joined */
     bool is_inside;  /* a line of an unfinished event has been seen */
@@ -59,6 +60,9 @@ void sse_reader_feed(struct sse_reader *reader, struct slice piece, sse_event_fn
 /* The stream stands between two events and between two lines: what is written now begins an event
  * of its own. */
 bool sse_reader_is_at_boundary(const struct sse_reader *reader);
+
+/* The last byte was a CR: an LF that comes next belongs to it. */
+bool sse_reader_is_after_cr(const struct sse_reader *reader);
 
 void sse_reader_release(struct sse_reader *reader);
 

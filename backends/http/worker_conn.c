@@ -287,6 +287,11 @@ bool worker_conn_has_answer_bytes(const struct worker_conn *conn)
     return conn->has_answer_bytes;
 }
 
+struct http_fault worker_conn_fault(const struct worker_conn *conn)
+{
+    return http_reader_fault(conn->reader);
+}
+
 void worker_conn_pause(struct worker_conn *conn)
 {
     if (!conn->is_reading)

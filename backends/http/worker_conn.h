@@ -50,6 +50,9 @@ bool worker_conn_is_reused(const struct worker_conn *conn);
 /* A byte of an answer has come. */
 bool worker_conn_has_answer_bytes(const struct worker_conn *conn);
 
+/* What was wrong with the answer, after -EBADMSG. */
+struct http_fault worker_conn_fault(const struct worker_conn *conn);
+
 /* Backpressure: stops and continues reading the answer. */
 void worker_conn_pause(struct worker_conn *conn);
 void worker_conn_resume(struct worker_conn *conn);

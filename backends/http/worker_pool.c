@@ -124,11 +124,14 @@ void worker_pool_return(struct worker_conn **conn_ptr)
 {
     struct worker_conn *conn = *conn_ptr;
     struct worker_pool *pool = conn->owner_ctx;
+    bool is_clean = worker_conn_take_back(conn);
 
     *conn_ptr = NULL;
     assert(pool->stats.lent_count > 0);
     pool->stats.lent_count--;
-    if (!worker_conn_take_back(conn)) {
+    /* The limit may have come down while it was lent. */
+    if (!is_clean ||
+        pool->stats.lent_count + pool->stats.idle_count >= pool->config.conn_count_max) {
         worker_conn_close(conn);
         return;
     }
@@ -147,6 +150,15 @@ void worker_pool_idle_expired(struct deadline *deadline)
 void worker_pool_drop_idle(struct worker_pool *pool)
 {
     while (pool->idle.count > 0)
+        close_idle(pool, oldest_idle(pool));
+}
+
+void worker_pool_set_conn_count_max(struct worker_pool *pool, uint32_t conn_count_max)
+{
+    assert(conn_count_max > 0);
+
+    pool->config.conn_count_max = conn_count_max;
+    while (pool->idle.count > 0 && pool->stats.lent_count + pool->stats.idle_count > conn_count_max)
         close_idle(pool, oldest_idle(pool));
 }
 

@@ -55,6 +55,9 @@ void worker_pool_return(struct worker_conn **conn);
 /* Closes the idle connections: the worker went down, what is open to it is stale. */
 void worker_pool_drop_idle(struct worker_pool *pool);
 
+/* Another limit from now on; connections beyond it are lent to nobody once they come back. */
+void worker_pool_set_conn_count_max(struct worker_pool *pool, uint32_t conn_count_max);
+
 struct worker_pool_stats worker_pool_stats(const struct worker_pool *pool);
 
 /* No connection may be lent. Frees the pool once the last socket is closed. */

@@ -2,6 +2,7 @@
 
 #include "backends/json/json_scan.h"
 
+#include "backends/json/json_depth.h"
 #include "backends/json/json_locate.h"
 
 #include <simdjson.h>
@@ -17,12 +18,15 @@
 /*
  * DESIGN
  *
- * The one file that names simdjson, in the dialect that 3.0 and 3.12 share. Its DOM suits us better
+ * Speaks to simdjson in the dialect that 3.0 and 3.12 share. Its DOM suits us better
  * than On-Demand: the whole text is checked before a router acts on any of it, values may be read
  * in any order and twice, and strings come out unescaped. A value is the DOM's own element
  * (document and tape index), copied bit by bit through the C boundary; an iterator likewise.
  *
  * The DOM does not say where a text is broken. Only then json_locate() looks a second time, slowly.
+ *
+ * simdjson takes memory for each bracket of a text before it looks how deep they nest: 64 MiB of
+ * `[` would cost 256 MiB and 150 ms. Texts above KEPT_BYTES have their depth looked at first.
  *
  * Memory grows by doubling, up to KEPT_BYTES, and stays, so that a warm scanner takes none; what a
  * document above KEPT_BYTES took is given back by json_scanner_trim(). Built without exceptions and
@@ -175,6 +179,8 @@ int json_scan(json_scanner *scanner, struct slice text, json_value *root, parse_
     *root = json_value{nullptr, 0};
     *error = parse_error{0, ""};
     if (starts_with_bom(text)) /* newer versions of simdjson would let it pass, engines do not */
+        return refuse(text, error);
+    if (text.len > KEPT_BYTES && json_is_deeper(text, JSON_DEPTH_MAX + 1)) /* the last: empty */
         return refuse(text, error);
     if (reserve(scanner, text.len) < 0)
         return -ENOMEM;

@@ -56,6 +56,26 @@ static inline void deadline_arm(struct deadline *deadline, struct deadline_list 
     list_append(&list->list, &deadline->node);
 }
 
+/*
+ * Every wait of list lasts this long from now on, those that run too: as if it had been so when
+ * they began. All of them move by the same span, so that their order stays; moving only later ones
+ * would break it when waits become shorter. 0 ends them all.
+ */
+static inline void deadline_list_set_duration(struct deadline_list *list, uint64_t duration_ms)
+{
+    const struct list_node *head = &list->list.head;
+    uint64_t old_ms = list->duration_ms;
+
+    list->duration_ms = duration_ms;
+    while (duration_ms == 0 && list->list.count > 0)
+        deadline_disarm((struct deadline *)(void *)list->list.head.next); /* its first member */
+    for (struct list_node *node = list->list.head.next; node != head; node = node->next) {
+        struct deadline *deadline = (struct deadline *)(void *)node;
+
+        deadline->expires_ms = deadline->expires_ms - old_ms + duration_ms;
+    }
+}
+
 /* The first that has expired, still armed; NULL if none. */
 static inline struct deadline *deadline_list_expired(struct deadline_list *list, uint64_t now_ms)
 {

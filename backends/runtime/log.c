@@ -95,6 +95,13 @@ void log_init(int fd, enum log_level level, enum log_format format)
     logger.dropped_count = logger.reported_count = 0;
 }
 
+void log_set_level(enum log_level level)
+{
+    assert(level < LOG_LEVEL_COUNT);
+
+    logger.level = level;
+}
+
 bool log_is_on(enum log_level level)
 {
     return level >= logger.level;

@@ -73,6 +73,7 @@ static inline struct log_field log_bool(const char *key, bool flag)
  * processes. AUTO: logfmt when fd is a terminal. Whoever logs to a pipe ignores SIGPIPE.
  */
 void log_init(int fd, enum log_level level, enum log_format format);
+void log_set_level(enum log_level level);
 bool log_is_on(enum log_level level);
 
 /*

@@ -4,7 +4,8 @@
  * option: one table row per option gives its default, its place in a YAML file, its environment
  * twin, its flag, its line of --help and its line of the dump with the origin of the value. Values
  * end in the program's own plain struct, by offset. Reading goes on after an error, so that all of
- * them are seen at once. Knows no program's table. Start of a process only; one thread.
+ * them are seen at once. Knows no program's table. Start of a process, and each time that its
+ * options are read again; one thread.
  *
  * Precedence: flag > environment > file > default, in whatever order the three are read.
  */
@@ -17,6 +18,7 @@
 
 #include "backends/runtime/arena.h"
 #include "backends/runtime/buf.h"
+#include "backends/runtime/excerpt.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 
@@ -43,6 +45,11 @@ struct option_list {
     size_t count;
 };
 
+enum { OPTION_WHY_BYTES = 192 };
+
+/* What only the program knows of a text: 0, or -EINVAL with a sentence in why. */
+typedef int option_check_fn(struct slice text, char why[OPTION_WHY_BYTES]);
+
 struct option {
     const char *name; /* "probe-interval-ms": the flag without dashes, the key of the file */
     enum option_kind kind;
@@ -53,6 +60,7 @@ struct option {
     const char *group;        /* heading in --help; groups appear by their first row */
     const char *help;         /* one or two sentences */
     const char *const *words; /* NULL-terminated, of WORD and ENUM */
+    option_check_fn *check;   /* of TEXT and of each item of LIST; NULL: any text is fine */
     size_t offset;            /* of the field in the target */
 };
 
@@ -71,15 +79,26 @@ struct option_origin {
     unsigned line;
 };
 
+/* One mistake; the texts are the set's, and never NULL. */
+struct option_error {
+    const char *where;   /* "--port", "SAMOVAR_PORT", "router.yaml:3:7: port" */
+    const char *what;    /* "\"70000\" is out of range" */
+    const char *advice;  /* "write 0 to 65535; the default is 8080", or "" */
+    const char *excerpt; /* lines that show it in its file, or "" */
+};
+
+enum { OPTION_ERROR_COUNT_MAX = 64 }; /* that are kept; more are counted */
+
 /* Filled while reading; borrowed table and target must outlive it. */
 struct option_set {
     const struct option_table *table;
     void *target;
     struct arena arena;            /* texts and lists that the target points to */
     struct option_origin *origins; /* one per row */
-    struct buf errors;             /* a line each, for people */
-    size_t flag_error_count;       /* wrong use: exit 2 */
-    size_t config_error_count;     /* environment, file: exit 3 */
+    struct option_error errors[OPTION_ERROR_COUNT_MAX];
+    size_t error_count;        /* of those kept */
+    size_t flag_error_count;   /* wrong use: exit 2 */
+    size_t config_error_count; /* environment, file: exit 3 */
 };
 
 /* Sets every field of target to its default. A default that does not parse is a bug: aborts. */
@@ -104,8 +123,27 @@ struct option_origin option_set_origin(const struct option_set *set, const char 
 /* True when something was wrong: errors holds why. */
 bool option_set_has_errors(const struct option_set *set);
 
+/* All errors for people, as a compiler prints them. */
+MUST_CHECK int option_set_write_errors(const struct option_set *set, struct buf *out);
+
 /* One line an option, as YAML that reads back to the same values, with the origin as a comment. */
 MUST_CHECK int option_set_dump(const struct option_set *set, struct buf *out);
+
+/* The value of the option alone, as the dump writes it. */
+MUST_CHECK int option_set_write_value(const struct option_set *set, const struct option *option,
+                                      struct buf *out);
+
+/* Where that value came from, as the dump writes it: "router.yaml:3", "SAMOVAR_PORT", "default". */
+MUST_CHECK int option_set_write_origin(const struct option_set *set, const struct option *option,
+                                       struct buf *out);
+
+/* Whether two sets of one table have the same value for the option, wherever it came from. */
+bool option_set_is_same(const struct option_set *set, const struct option_set *other,
+                        const struct option *option);
+
+/* Takes the option's value and origin over from another set of the same table: a copy. */
+void option_set_carry(struct option_set *set, const struct option_set *source,
+                      const struct option *option);
 
 /* The options, grouped and wrapped, each with its environment name and default. */
 MUST_CHECK int option_table_help(const struct option_table *table, struct buf *out);
@@ -120,7 +158,8 @@ void option_set_release(struct option_set *set);
 /* A place to name in an error and in an origin. */
 struct option_place {
     struct option_origin origin;
-    const char *text; /* "--port", "SAMOVAR_PORT", "router.yaml:3:7: port" */
+    const char *text;              /* "--port", "SAMOVAR_PORT", "router.yaml:3:7: port" */
+    const struct excerpt *excerpt; /* its line of the file; NULL: there is none to show */
 };
 
 /* NULL when there is none; underscores count as dashes. */
@@ -136,12 +175,13 @@ void option_env_name(const struct option_table *table, const struct option *opti
 void option_set_assign(struct option_set *set, const struct option *option, struct slice value,
                        const struct option_place *place);
 
-/* Notes an error of place: "<place>: <sentence>". */
-void option_set_error(struct option_set *set, const struct option_place *place, const char *format,
-                      ...) __attribute__((format(printf, 3, 4)));
+/* Notes an error of place: what is wrong, and advice what to write instead ("" where that is
+ * plain). */
+void option_set_error(struct option_set *set, const struct option_place *place, const char *advice,
+                      const char *format, ...) __attribute__((format(printf, 4, 5)));
 
-/* "; did you mean --port?" into hint (128 bytes), or "" where nothing is near. */
-void option_table_hint(const struct option_table *table, struct slice name, const char *dashes,
-                       char hint[128]);
+/* "did you mean --port?" into advice (160 bytes), or unknown where nothing is near. */
+void option_table_advise(const struct option_table *table, struct slice name, const char *dashes,
+                         const char *unknown, char advice[160]);
 
 #endif

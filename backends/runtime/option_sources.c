@@ -39,7 +39,7 @@ static void read_values(struct flag_reader *reader, const struct option *option,
     bool has_value = reader->at < reader->argc && !is_flag(reader->argv[reader->at]);
 
     if (!has_value) {
-        option_set_error(reader->set, place, "needs a value; see --help");
+        option_set_error(reader->set, place, "--help says which", "needs a value");
         return;
     }
     do
@@ -63,9 +63,10 @@ static bool read_negation(struct flag_reader *reader, struct slice name, bool ha
     if (option == NULL)
         return false;
     if (option->kind != OPTION_BOOL || option->phase == OPTION_COMMAND)
-        option_set_error(reader->set, &place, "is no switch; give --%s a value", option->name);
+        option_set_error(reader->set, &place, "give it a value instead", "--%s is no switch",
+                         option->name);
     else if (has_value)
-        option_set_error(reader->set, &place, "takes no value");
+        option_set_error(reader->set, &place, "leave the = out", "takes no value");
     else
         option_set_assign(reader->set, option, SLICE("false"), &place);
     return true;
@@ -76,15 +77,14 @@ static void read_flag(struct flag_reader *reader, struct slice word)
     const char *equals = memchr(word.ptr, '=', word.len);
     struct slice name = equals == NULL ? word : slice_of(word.ptr, (size_t)(equals - word.ptr));
     const struct option *option = option_table_find(reader->set->table, name);
-    char text[80], hint[128];
+    char text[80], advice[160];
     struct option_place place = flag_place(name, text);
 
     if (option == NULL) {
         if (read_negation(reader, name, equals != NULL))
             return;
-        option_table_hint(reader->set->table, name, "--", hint);
-        option_set_error(reader->set, &place, "is no option%s",
-                         hint[0] != '\0' ? hint : "; --help lists them");
+        option_table_advise(reader->set->table, name, "--", "--help lists them", advice);
+        option_set_error(reader->set, &place, advice, "is no option");
         /* Its value, if that is what follows, would only look like a second mistake. */
         while (equals == NULL && reader->at < reader->argc && reader->argv[reader->at][0] != '-')
             reader->at++;
@@ -111,9 +111,9 @@ void option_set_read_flags(struct option_set *set, int argc, const char *const *
         } else {
             struct option_place place = {.origin = {.source = OPTION_FROM_FLAG}, .text = word};
 
-            option_set_error(set, &place, "%s",
-                             word[0] == '-' ? "options begin with two dashes; --help lists them"
-                                            : "belongs to no option; --help lists them");
+            option_set_error(set, &place, "--help lists all options", "%s",
+                             word[0] == '-' ? "options begin with two dashes"
+                                            : "belongs to no option");
         }
     }
 }

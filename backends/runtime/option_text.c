@@ -9,8 +9,8 @@
 /*
  * DESIGN
  *
- * What the table says to people: --help, and the dump of what is in force. Both append to a buf and
- * remember the first failure instead of checking each append.
+ * What the table says to people: --help, the dump of what is in force, and what was wrong. All
+ * append to a buf and remember the first failure instead of checking each append.
  */
 
 enum { HELP_COLUMNS = 88, HELP_INDENT = 6, PARAGRAPH_BYTES = 1024 };
@@ -197,6 +197,60 @@ static void put_origin(struct text *text, const struct option *option, struct op
         put(text, "--%s", option->name);
         break;
     }
+}
+
+int option_set_write_value(const struct option_set *set, const struct option *option,
+                           struct buf *out)
+{
+    struct text text = {.table = set->table, .out = out};
+
+    put_value(&text, option, (const char *)set->target + option->offset);
+    return text.status;
+}
+
+int option_set_write_origin(const struct option_set *set, const struct option *option,
+                            struct buf *out)
+{
+    struct text text = {.table = set->table, .out = out};
+
+    put_origin(&text, option, set->origins[option - set->table->options]);
+    return text.status;
+}
+
+/*
+ *    router.yaml:3:7: port: "70000" is out of range
+ *        3 | port: 70000
+ *          |       ^^^^^
+ *          = write 0 to 65535; the default is 8080
+ *
+ * What has no line to show takes one line, with the advice behind a semicolon.
+ */
+static void put_error(struct text *text, const struct option_error *error)
+{
+    bool has_excerpt = error->excerpt[0] != '\0', has_advice = error->advice[0] != '\0';
+
+    put(text, "%s: %s", error->where, error->what);
+    if (has_excerpt) {
+        put(text, "\n");
+        if (text->status == 0)
+            text->status = buf_append(text->out, slice_of_string(error->excerpt));
+    }
+    if (has_advice)
+        put(text, "%s%s", has_excerpt ? "      = " : "; ", error->advice);
+    if (has_advice || !has_excerpt)
+        put(text, "\n");
+}
+
+int option_set_write_errors(const struct option_set *set, struct buf *out)
+{
+    struct text text = {.table = set->table, .out = out};
+    size_t count = set->flag_error_count + set->config_error_count;
+
+    for (size_t i = 0; i < set->error_count; i++)
+        put_error(&text, &set->errors[i]);
+    if (count > set->error_count)
+        put(&text, "and %zu more\n", count - set->error_count);
+    return text.status;
 }
 
 int option_set_dump(const struct option_set *set, struct buf *out)

@@ -50,46 +50,112 @@ static bool find_factor(enum option_kind kind, struct slice suffix, uint64_t *fa
     return false;
 }
 
-static const char *number_form(enum option_kind kind)
+/* "; the default is 8080" behind len bytes of the advice, where there is one to name. */
+static void add_default(const struct option *option, struct option_complaint *complaint, size_t len)
 {
-    if (kind == OPTION_DURATION)
-        return "a whole number of milliseconds, or one with ms, s, m or h";
-    if (kind == OPTION_BYTES)
-        return "a whole number of bytes, or one with KiB, MiB, GiB or TiB";
-    return "a whole number";
+    size_t room = sizeof complaint->advice;
+
+    if (option->default_text != NULL && option->default_text[0] != '\0' && len < room)
+        snprintf(complaint->advice + len, room - len, "; the default is %s", option->default_text);
+}
+
+/* Behind len bytes of advice: "write 10ms to 10m, as in 250ms, 10s, 5m or 1h; a bare number is
+ * milliseconds; the default ..."
+ */
+static void advise_number(const struct option *option, struct option_complaint *complaint,
+                          size_t len)
+{
+    static const char *const forms[] = {
+        [OPTION_DURATION] = ", as in 250ms, 10s, 5m or 1h; a bare number is milliseconds",
+        [OPTION_BYTES] = ", as in 64KiB, 32MiB or 1GiB; a bare number is bytes",
+    };
+    bool has_form = option->kind == OPTION_DURATION || option->kind == OPTION_BYTES;
+    char least[32], most[32];
+    size_t room = sizeof complaint->advice - len;
+
+    option_value_write(option, option->min, least);
+    option_value_write(option, option->max, most);
+    len += (size_t)snprintf(complaint->advice + len, room, "write %s to %s%s%s%s", least, most,
+                            has_form || option->unit[0] == '\0' ? "" : " ",
+                            has_form ? "" : option->unit, has_form ? forms[option->kind] : "");
+    add_default(option, complaint, len);
+}
+
+/* The unit that an unknown suffix most likely meant: "sec" is s, "MB" is MiB. NULL: none. */
+static const char *meant_unit(enum option_kind kind, struct slice suffix)
+{
+    struct units units = units_of(kind);
+
+    while (suffix.len > 0 && suffix.ptr[0] == ' ')
+        suffix = slice_skip(suffix, 1);
+    if (kind == OPTION_DURATION && suffix.len >= 3 && strncasecmp(suffix.ptr, "mil", 3) == 0)
+        return "ms";
+    for (size_t i = 0; i < units.count && suffix.len > 0; i++) {
+        struct slice unit = slice_of_string(units.units[i].suffix);
+
+        if (unit.len > 0 && strncasecmp(suffix.ptr, unit.ptr, 1) == 0)
+            return unit.ptr;
+    }
+    return NULL;
+}
+
+static int refuse_suffix(const struct option *option, struct slice text, size_t digits,
+                         struct option_complaint *complaint)
+{
+    struct slice suffix = slice_skip(text, digits);
+    const char *meant = meant_unit(option->kind, suffix);
+    bool is_fraction = suffix.ptr[0] == '.' || suffix.ptr[0] == 'e';
+    size_t len = 0;
+
+    snprintf(complaint->what, sizeof complaint->what,
+             is_fraction                        ? "is not a whole number"
+             : units_of(option->kind).count > 1 ? "has no unit that is known"
+                                                : "is not a number");
+    /* Digits that do not fit here are out of range in any unit. */
+    if (!is_fraction && meant != NULL)
+        len = (size_t)snprintf(complaint->advice, sizeof complaint->advice,
+                               "did you mean %.*s%s? Else ", (int)(digits < 20 ? digits : 20),
+                               text.ptr, meant);
+    advise_number(option, complaint, len);
+    return -EINVAL;
 }
 
 static int read_number(const struct option *option, struct slice text, uint64_t *number,
-                       char why[OPTION_WHY_BYTES])
+                       struct option_complaint *complaint)
 {
     uint64_t factor, value = 0;
     bool is_overflow = false;
     size_t digits = 0;
-    char least[32], most[32];
 
     for (; digits < text.len && text.ptr[digits] >= '0' && text.ptr[digits] <= '9'; digits++)
         is_overflow |= __builtin_mul_overflow(value, 10, &value) ||
                        __builtin_add_overflow(value, (uint64_t)(text.ptr[digits] - '0'), &value);
-    if (digits == 0 || !find_factor(option->kind, slice_skip(text, digits), &factor)) {
-        snprintf(why, OPTION_WHY_BYTES, "is not a number; write %s", number_form(option->kind));
+    if (digits == 0) {
+        snprintf(complaint->what, sizeof complaint->what, "is not a number");
+        advise_number(option, complaint, 0);
         return -EINVAL;
     }
+    if (!find_factor(option->kind, slice_skip(text, digits), &factor))
+        return refuse_suffix(option, text, digits, complaint);
     is_overflow |= __builtin_mul_overflow(value, factor, &value);
     if (is_overflow || value < option->min || value > option->max) {
-        option_value_write(option, option->min, least);
-        option_value_write(option, option->max, most);
-        snprintf(why, OPTION_WHY_BYTES, "is out of range; write %s to %s%s%s", least, most,
-                 option->kind == OPTION_INTEGER && option->unit[0] != '\0' ? " " : "",
-                 option->kind == OPTION_INTEGER ? option->unit : "");
+        /* A bare 5 where 5 s was meant is the likeliest way to get here. */
+        snprintf(complaint->what, sizeof complaint->what, "is out of range%s",
+                 option->kind == OPTION_DURATION && digits == text.len
+                     ? ": without a unit it is milliseconds"
+                     : "");
+        advise_number(option, complaint, 0);
         return -EINVAL;
     }
     *number = value;
     return 0;
 }
 
-static int read_bool(struct slice text, uint64_t *number, char why[OPTION_WHY_BYTES])
+static int read_bool(const struct option *option, struct slice text, uint64_t *number,
+                     struct option_complaint *complaint)
 {
     static const char *const words[] = {"false", "true", "no", "yes", "off", "on", "0", "1"};
+    int len;
 
     for (size_t i = 0; i < array_count(words); i++) {
         if (slice_eq_nocase(text, slice_of_string(words[i]))) {
@@ -97,16 +163,18 @@ static int read_bool(struct slice text, uint64_t *number, char why[OPTION_WHY_BY
             return 0;
         }
     }
-    snprintf(why, OPTION_WHY_BYTES, "is neither true nor false");
+    snprintf(complaint->what, sizeof complaint->what, "is neither true nor false");
+    len = snprintf(complaint->advice, sizeof complaint->advice, "write true or false");
+    add_default(option, complaint, (size_t)len);
     return -EINVAL;
 }
 
-/* Place of text in the words of option, or an error that lists them. */
+/* Place of text in the words of option, or a complaint that lists them. */
 static int find_word(const struct option *option, struct slice text, uint64_t *place,
-                     char why[OPTION_WHY_BYTES])
+                     struct option_complaint *complaint)
 {
     const char *nearest = NULL;
-    size_t nearest_cost = NEAR_NAME_FAR, len;
+    size_t nearest_cost = NEAR_NAME_FAR, room = sizeof complaint->advice, len = 0;
 
     for (size_t i = 0; option->words[i] != NULL; i++) {
         struct slice word = slice_of_string(option->words[i]);
@@ -121,38 +189,40 @@ static int find_word(const struct option *option, struct slice text, uint64_t *p
             nearest_cost = cost;
         }
     }
-    len = (size_t)snprintf(why, OPTION_WHY_BYTES, "is not known");
+    snprintf(complaint->what, sizeof complaint->what, "is not known");
+    complaint->advice[0] = '\0';
     if (nearest != NULL)
-        len += (size_t)snprintf(why + len, OPTION_WHY_BYTES - len, "; did you mean %s?", nearest);
-    for (size_t i = 0; option->words[i] != NULL && len < OPTION_WHY_BYTES; i++)
-        len += (size_t)snprintf(why + len, OPTION_WHY_BYTES - len, "%s%s",
+        len = (size_t)snprintf(complaint->advice, room, "did you mean %s? ", nearest);
+    for (size_t i = 0; option->words[i] != NULL && len < room; i++)
+        len += (size_t)snprintf(complaint->advice + len, room - len, "%s%s",
                                 i > 0             ? ", "
-                                : nearest == NULL ? "; write one of "
-                                                  : " There are ",
+                                : nearest == NULL ? "write one of "
+                                                  : "There are ",
                                 option->words[i]);
+    add_default(option, complaint, len);
     return -EINVAL;
 }
 
 int option_value_check_word(const struct option *option, struct slice text,
-                            char why[OPTION_WHY_BYTES])
+                            struct option_complaint *complaint)
 {
     uint64_t place;
 
-    return option->words == NULL ? 0 : find_word(option, text, &place, why);
+    return option->words == NULL ? 0 : find_word(option, text, &place, complaint);
 }
 
 int option_value_read(const struct option *option, struct slice text, uint64_t *number,
-                      char why[OPTION_WHY_BYTES])
+                      struct option_complaint *complaint)
 {
     switch (option->kind) {
     case OPTION_INTEGER:
     case OPTION_DURATION:
     case OPTION_BYTES:
-        return read_number(option, text, number, why);
+        return read_number(option, text, number, complaint);
     case OPTION_BOOL:
-        return read_bool(text, number, why);
+        return read_bool(option, text, number, complaint);
     case OPTION_ENUM:
-        return find_word(option, text, number, why);
+        return find_word(option, text, number, complaint);
     case OPTION_TEXT:
     case OPTION_WORD:
     case OPTION_LIST:

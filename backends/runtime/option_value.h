@@ -9,18 +9,22 @@
 #include "backends/runtime/buf.h"
 #include "backends/runtime/option.h"
 
-enum { OPTION_WHY_BYTES = 256 };
+/* Why a value cannot be taken. */
+struct option_complaint {
+    char what[192];   /* behind the value: "is out of range" */
+    char advice[384]; /* what to write instead */
+};
 
 /*
  * Reads text as a number of the row: INTEGER, DURATION, BYTES, BOOL (0, 1), ENUM (place in words).
- * -EINVAL: why says what is wrong and what to write instead.
+ * -EINVAL: see complaint.
  */
 MUST_CHECK int option_value_read(const struct option *option, struct slice text, uint64_t *number,
-                                 char why[OPTION_WHY_BYTES]);
+                                 struct option_complaint *complaint);
 
 /* Whether text is one of the row's words; true where it has none. */
 MUST_CHECK int option_value_check_word(const struct option *option, struct slice text,
-                                       char why[OPTION_WHY_BYTES]);
+                                       struct option_complaint *complaint);
 
 /* number in the largest unit that writes it exactly: "10s", "32MiB", "8080". */
 void option_value_write(const struct option *option, uint64_t number, char text[32]);

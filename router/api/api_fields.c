@@ -9,11 +9,9 @@
  * DESIGN
  *
  * One pass over the body's members; a table says which of them we act on, in which API, and what
- * they may be. Two parsers may disagree on which of two equal keys counts (Python: the last;
- * json_get(): the first), and a router that reads another `model` than the engine can be led past
- * its own rules: a field we act on, written twice, is refused. Keys are compared unescaped, so
- * "\u006dodel" is `model`. What is in range for a number is the engine's to say; we only need not
- * to be misled by it.
+ * they may be. Keys are compared unescaped, so "\u006dodel" is `model`; none is there twice
+ * (json_duplicate). What is in range for a number is the engine's to say; we only need not to be
+ * misled by it.
  */
 enum {
     TYPES_ANY = 0,
@@ -118,11 +116,6 @@ int api_fields_collect(enum api api, struct json_value root, struct json_value v
 
         if (field == FIELD_COUNT)
             continue;
-        if (json_type(values[field]) != JSON_NONE) {
-            snprintf(fault->message, sizeof fault->message,
-                     "The field is in the body twice; send it once.");
-            return api_fields_refuse(fault, "duplicate_field", rows[field].key);
-        }
         if (type != JSON_NULL && rows[field].types != TYPES_ANY &&
             (rows[field].types & 1u << type) == 0) {
             snprintf(fault->message, sizeof fault->message, "The field must be %s.",

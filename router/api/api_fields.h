@@ -49,8 +49,8 @@ enum field {
 };
 
 /*
- * Fills values[] with the members of root that api has a field for; absent ones stay JSON_NONE.
- * -EINVAL: one has a wrong type or is there twice, fault says which.
+ * Fills values[] with the members of root, which has no key twice, that api has a field for; absent
+ * ones stay JSON_NONE. -EINVAL: one has a wrong type, fault says which.
  */
 MUST_CHECK int api_fields_collect(enum api api, struct json_value root,
                                   struct json_value values[FIELD_COUNT], struct api_fault *fault);

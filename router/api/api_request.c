@@ -2,6 +2,7 @@
 
 #include "router/api/api_request.h"
 
+#include "backends/json/json_duplicate.h"
 #include "router/api/api_fields.h"
 
 #include <errno.h>
@@ -196,6 +197,20 @@ static void read_fields(const struct json_value values[FIELD_COUNT], struct api_
     request->is_answer_learnable = is_answer_learnable(request, values);
 }
 
+/* Python's parser, which most engines read with, takes the last of two equal keys, others the
+ * first: who sends both would have us choose by what the engine does not see. */
+static int refuse_duplicates(struct json_value root, struct api_fault *fault)
+{
+    int status = json_find_duplicate(root, fault->param);
+
+    if (status <= 0)
+        return status;
+    snprintf(fault->message, sizeof fault->message,
+             "The field is in the body twice; send it once.");
+    fault->code = "duplicate_field";
+    return -EINVAL;
+}
+
 static int scan_body(struct json_scanner *scanner, struct slice body, struct api_request *request,
                      struct api_fault *fault)
 {
@@ -213,8 +228,10 @@ static int scan_body(struct json_scanner *scanner, struct slice body, struct api
         snprintf(fault->message, sizeof fault->message, "The body must be a JSON object.");
         return api_fields_refuse(fault, "invalid_type", SLICE(""));
     }
-    return 0;
+    return refuse_duplicates(request->root, fault);
 }
+
+_Static_assert(sizeof((struct api_fault *)NULL)->param >= JSON_PATH_BYTES_MAX, "a path fits");
 
 int api_request_parse(enum api api, struct json_scanner *scanner, struct slice body,
                       struct api_request *request, struct api_fault *fault)

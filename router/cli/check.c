@@ -4,71 +4,77 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backends/worker_url.h"
 #include "router/cli/command.h"
+#include "router/doubts.h"
+#include "router/machine.h"
 
 /*
  * DESIGN
  *
  * The same table, readers and order as samovar-router's own start, so that what passes here passes
- * there. Names of workers are not resolved: a check must give the same answer on every machine.
+ * there. Names of workers are not resolved: whether something is an error must not depend on the
+ * machine. What is only doubtful may: it is about memory and limits too.
  */
 
 enum { ARGUMENT_COUNT_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
 
 static const char usage[] =
-    "Usage: samovar check [FILE] [--print-effective] [OPTION ...]\n"
+    "Usage: samovar check [FILE] [--print-effective] [--strict] [-q] [OPTION ...]\n"
     "\n"
     "Reads FILE, the environment and the options of samovar-router exactly as the router does,\n"
-    "and says everything that is wrong. --print-effective prints the values in force as YAML,\n"
-    "each with its origin.\n"
-    "Exit codes: 0 fine, 2 wrong flags, 3 wrong file or environment.\n";
+    "and says everything that is wrong, and what is legal but most likely a mistake.\n"
+    "\n"
+    "  --print-effective  print the values in force as YAML, each with its origin\n"
+    "  --strict           fail on what is doubtful too\n"
+    "  -q, --quiet        print nothing: the exit code says it\n"
+    "\n"
+    "Exit codes: 0 fine, 1 doubtful (with --strict), 2 wrong flags, 3 wrong file or environment.\n";
 
 /* What is left for the router's own reader when our words are taken out. */
 struct arguments {
     bool wants_help;
     bool wants_values;
+    bool is_quiet;
+    bool is_strict;
     const char *words[ARGUMENT_COUNT_MAX + 3];
     int count;
 };
 
+/* Whether word was one of ours. */
+static bool take_word(struct arguments *arguments, const char *word)
+{
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
+        arguments->wants_help = true;
+    else if (strcmp(word, "--print-effective") == 0)
+        arguments->wants_values = true;
+    else if (strcmp(word, "--quiet") == 0 || strcmp(word, "-q") == 0)
+        arguments->is_quiet = true;
+    else if (strcmp(word, "--strict") == 0)
+        arguments->is_strict = true;
+    else
+        return false;
+    return true;
+}
+
+/* FILE is the first word that is ours neither, wherever our switches stand before it. */
 static int sort_arguments(struct arguments *arguments, int argc, const char *const *argv)
 {
+    bool is_file_due = true;
+
     *arguments = (struct arguments){.words = {"samovar check"}, .count = 1};
     if (argc > ARGUMENT_COUNT_MAX) {
         fprintf(stderr, "samovar check: more than %d arguments\n", ARGUMENT_COUNT_MAX);
         return -1;
     }
-    if (argc > 1 && argv[1][0] != '-')
-        arguments->words[arguments->count++] = "--config";
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            arguments->wants_help = true;
-        else if (strcmp(argv[i], "--print-effective") == 0)
-            arguments->wants_values = true;
-        else
-            arguments->words[arguments->count++] = argv[i];
+        if (take_word(arguments, argv[i]))
+            continue;
+        if (is_file_due && argv[i][0] != '-')
+            arguments->words[arguments->count++] = "--config";
+        is_file_due = false;
+        arguments->words[arguments->count++] = argv[i];
     }
     return 0;
-}
-
-/* What the router finds out only when it makes its workers. */
-static void check_workers(struct option_set *set, const struct router_options *options)
-{
-    struct option_place place = {option_set_origin(set, "worker-urls"), "worker-urls"};
-    struct worker_url url;
-    char why[WORKER_URL_WHY_BYTES];
-
-    for (size_t i = 0; i < options->worker_urls.count; i++) {
-        const char *text = options->worker_urls.items[i];
-
-        if (worker_url_parse(slice_of_string(text), &url, why) == 0)
-            continue;
-        if (strchr(text, '@') != NULL) /* what stands before it is no output's business */
-            option_set_error(set, &place, "%s", why);
-        else
-            option_set_error(set, &place, "\"%s\": %s", text, why);
-    }
 }
 
 static int print_values(const struct option_set *set)
@@ -82,21 +88,62 @@ static int print_values(const struct option_set *set)
     return code;
 }
 
-static int check(struct option_set *set, const struct router_options *options, bool wants_values)
+static void print_errors(const struct option_set *set)
 {
-    struct slice errors;
+    struct buf text;
 
-    check_workers(set, options);
-    errors = buf_slice(&set->errors);
-    if (errors.len > 0)
-        fwrite(errors.ptr, 1, errors.len, stderr);
-    if (set->flag_error_count > 0)
-        return EXIT_CODE_USAGE;
-    if (set->config_error_count > 0)
-        return EXIT_CODE_CONFIG;
-    if (wants_values)
-        return print_values(set);
-    puts("ok");
+    buf_init(&text, TEXT_BYTES_MAX);
+    (void)!option_set_write_errors(set, &text);
+    if (buf_len(&text) > 0)
+        fwrite(buf_slice(&text).ptr, 1, buf_len(&text), stderr);
+    buf_release(&text);
+}
+
+/* "router.yaml:3: warning: worker-idle-ms: 10s: engines close ...; stay below 5s" */
+static void print_doubt(const struct option_set *set, const struct doubt *doubt)
+{
+    const struct option *option = option_table_find(set->table, slice_of_string(doubt->option));
+    struct buf text;
+
+    buf_init(&text, TEXT_BYTES_MAX);
+    if (option_set_write_origin(set, option, &text) == 0 &&
+        buf_printf(&text, ": warning: %s: ", option->name) == 0 &&
+        option_set_write_value(set, option, &text) == 0 &&
+        buf_printf(&text, ": %s; %s\n", doubt->why, doubt->advice) == 0)
+        fwrite(buf_slice(&text).ptr, 1, buf_len(&text), stderr);
+    buf_release(&text);
+}
+
+/* How many doubts there are about what was read without an error. */
+static size_t print_doubts(const struct option_set *set, const struct router_options *options,
+                           bool is_quiet)
+{
+    const struct doubt *doubts[DOUBT_COUNT_MAX];
+    struct machine machine = machine_read();
+    size_t count = doubts_find(options, &machine, doubts);
+
+    for (size_t i = 0; !is_quiet && i < count; i++)
+        print_doubt(set, doubts[i]);
+    return count;
+}
+
+static int check(const struct option_set *set, const struct router_options *options,
+                 const struct arguments *arguments)
+{
+    size_t doubt_count;
+
+    if (option_set_has_errors(set)) {
+        if (!arguments->is_quiet)
+            print_errors(set);
+        return set->flag_error_count > 0 ? EXIT_CODE_USAGE : EXIT_CODE_CONFIG;
+    }
+    doubt_count = print_doubts(set, options, arguments->is_quiet);
+    if (arguments->wants_values && print_values(set) != EXIT_CODE_OK)
+        return EXIT_CODE_FAILED;
+    if (arguments->is_strict && doubt_count > 0)
+        return EXIT_CODE_FAILED;
+    if (!arguments->wants_values && !arguments->is_quiet)
+        puts("ok");
     return EXIT_CODE_OK;
 }
 
@@ -121,7 +168,7 @@ int command_check(int argc, const char *const *argv)
         &set, &table, &options,
         (struct options_input){arguments.count, arguments.words, (const char *const *)environ});
     if (!options.version || code != EXIT_CODE_OK)
-        code = check(&set, &options, arguments.wants_values);
+        code = check(&set, &options, &arguments);
     option_set_release(&set);
     return code;
 }

@@ -274,6 +274,10 @@ static void print_prompt(const struct explain *explain, size_t index)
            prompt->request.api == API_CHAT ? "chat" : "completions",
            prompt->model[0] == '\0' ? "(none)" : prompt->model, prompt->root, blocks->bytes,
            blocks->block_count);
+    printf("  %s, %" PRIu32 " of at most %" PRIu64 " tokens%s\n",
+           prompt->request.is_stream ? "a stream" : "an answer at once",
+           prompt->request.choice_count, prompt->request.answer_tokens_max,
+           prompt->request.wants_usage ? ", with usage" : "");
     for (size_t i = 0; i < blocks->block_count; i++) {
         printf("  %5zu  %016" PRIx64 "  %8" PRIu64 " .. %" PRIu64 "%s\n", i, blocks->blocks[i].hash,
                start, blocks->blocks[i].end, i >= blocks->closed_count ? "  (end)" : "");

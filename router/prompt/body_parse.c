@@ -32,7 +32,10 @@ static int read_request(struct body_parse *parse, struct json_scanner *scanner)
         return status;
     if (request->model.ptr == NULL)
         request->model = parse->default_model;
-    return keep(parse->arena, &request->model);
+    if ((status = keep(parse->arena, &request->model)) < 0 ||
+        (status = keep(parse->arena, &request->previous_response_id)) < 0)
+        return status;
+    return 0;
 }
 
 static int name_prompt(struct body_parse *parse)
@@ -42,6 +45,9 @@ static int name_prompt(struct body_parse *parse)
 
     if (parse->request.model.ptr == NULL) /* every name depends on it */
         return -ENOENT;
+    /* What leaves no prompt behind, or goes on from text that only an engine has, has no names. */
+    if (api_work(parse->api) != API_WORK_GENERATE || parse->request.continues_state)
+        return 0;
     return prompt_stream_write(config, &parse->request, parse->arena, BODY_PARSE_BLOCK_COUNT_MAX,
                                &parse->prompt, &parse->fault);
 }

@@ -37,8 +37,8 @@ struct body_parse {
     int prompt_status;  /* of the prompt's blocks: 0, -ENOBUFS: of its first part only;
                            -EINVAL: fault says why; -ENOMEM; -ENOENT: it has no model */
     struct api_fault fault;
-    struct api_request request; /* its root is dead; its model is default_model where absent */
-    struct prompt_blocks prompt;
+    struct api_request request;  /* its root is dead; its model is default_model where absent */
+    struct prompt_blocks prompt; /* no blocks: its prompt has no names */
 };
 
 /* Fills what is to be found. The scanner is left with bounded memory. */

@@ -9,15 +9,18 @@
  * DESIGN
  *
  * The root holds whatever may change the prompt from its first byte on:
- *   - api family, model (another model, or LoRA by name, shares nothing)
+ *   - which stream, model (another model, or LoRA by name, shares nothing)
  *   - every member named in root_keys[], by digest of its whole value, unknown members of
  *     chat_template_kwargs included: templates read what they like from there
  *   - tool_choice, as far as it is "none" beside tools: some engines leave the tools out then; any
  *     other choice prints all of them
+ *   - what responses and messages call by another name or keep deeper: the effort, under chat's
+ *     name for it, the kind of thinking (its budget and summary decide about the answer), and that
+ *     the front may be cut away (truncation)
  * Not in it: sampling, n, stop, logit_bias, response_format, stream, user, metadata,
- * prompt_cache_key, priority and the like, which decide what is answered; add_generation_prompt and
- * continue_final_message, which change only what follows the last message; fields nobody knows,
- * as engines ignore those.
+ * prompt_cache_key, previous_response_id, priority and the like, which decide what is answered;
+ * add_generation_prompt and continue_final_message, which change only what follows the last
+ * message; fields nobody knows, as engines ignore those.
  *
  * Members are added up as member_digest() gives them, so their order in the body does not matter.
  */
@@ -38,6 +41,7 @@ static const struct slice root_keys[] = {
     {"lora_request", 12},
     {"media_io_kwargs", 15}, /* how images and video become tokens */
     {"mm_processor_kwargs", 19},
+    {"previous_input_messages", 23}, /* responses: turns before the input, in another form */
     {"prompt_embeds", 13},
     {"reasoning", 9},
     {"reasoning_effort", 16}, /* printed into the system message */
@@ -55,10 +59,69 @@ static bool is_root_key(struct slice key)
     return false;
 }
 
+/* The effort as chat spells it, so that the APIs share a root. */
+static uint64_t effort_digest(const uint8_t *secret, struct json_value effort)
+{
+    return value_is_empty(effort)
+               ? 0
+               : member_digest(secret, (struct json_member){SLICE("reasoning_effort"), effort});
+}
+
+/* `reasoning` of responses: what of it the prompt shows. */
+static uint64_t reasoning_digest(const uint8_t *secret, struct json_value reasoning)
+{
+    struct json_iterator members = json_iterate(reasoning);
+    struct json_member member;
+    uint64_t sum = 0;
+
+    while (json_next_member(&members, &member)) {
+        if (slice_eq(member.key, SLICE("effort")))
+            sum += effort_digest(secret, member.value);
+        else if (!slice_eq(member.key, SLICE("summary")) &&
+                 !slice_eq(member.key, SLICE("generate_summary")) && !value_is_empty(member.value))
+            sum += member_digest(secret, member);
+    }
+    return sum;
+}
+
+/* A member that one API alone reads so. False: it is none of these. */
+static bool add_own_member(const uint8_t *secret, enum api api, struct json_member member,
+                           uint64_t *sum)
+{
+    struct json_value type = json_get(member.value, "type");
+
+    if (api == API_RESPONSES && slice_eq(member.key, SLICE("reasoning"))) {
+        *sum += reasoning_digest(secret, member.value);
+    } else if (api == API_RESPONSES && slice_eq(member.key, SLICE("truncation"))) {
+        if (slice_eq(json_string(member.value), SLICE("auto")))
+            *sum += member_digest(secret, member);
+    } else if (api == API_MESSAGES && slice_eq(member.key, SLICE("output_config"))) {
+        *sum += effort_digest(secret, json_get(member.value, "effort"));
+    } else if (api == API_MESSAGES && slice_eq(member.key, SLICE("thinking"))) {
+        if (!value_is_empty(type))
+            *sum += member_digest(secret, (struct json_member){member.key, type});
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Of the choice's two spellings: a string, or an object with a type (messages). */
+static bool is_none(struct json_value choice)
+{
+    return slice_eq(json_string(choice), SLICE("none")) ||
+           slice_eq(json_string(json_get(choice, "type")), SLICE("none"));
+}
+
+static uint64_t stream_of(const struct api_request *request)
+{
+    if (request->api != API_COMPLETIONS)
+        return 'C';
+    return request->is_token_prompt ? 'I' : 'T';
+}
+
 uint64_t prompt_root(const uint8_t *secret, const struct api_request *request)
 {
-    const bool is_chat = request->api == API_CHAT;
-    const uint64_t stream = is_chat ? 'C' : request->is_token_prompt ? 'I' : 'T';
     struct json_iterator members = json_iterate(request->root);
     bool has_tools = false, drops_tools = false;
     struct json_member member;
@@ -66,17 +129,18 @@ uint64_t prompt_root(const uint8_t *secret, const struct api_request *request)
     uint64_t sum = 0;
 
     while (json_next_member(&members, &member)) {
-        if (is_root_key(member.key)) {
+        if (add_own_member(secret, request->api, member, &sum))
+            continue;
+        if (is_root_key(member.key))
             sum += value_is_empty(member.value) ? 0 : member_digest(secret, member);
-        } else if (slice_eq(member.key, SLICE("tools"))) {
+        else if (slice_eq(member.key, SLICE("tools")))
             has_tools = !value_is_empty(member.value);
-        } else if (slice_eq(member.key, SLICE("tool_choice"))) {
-            drops_tools = slice_eq(json_string(member.value), SLICE("none"));
-        }
+        else if (slice_eq(member.key, SLICE("tool_choice")))
+            drops_tools = is_none(member.value);
     }
     digest_begin(&root, secret, DIGEST_ROOT);
     digest_field_u64(&root, ROOT_VERSION, PROMPT_STREAM_VERSION);
-    digest_field_u64(&root, ROOT_STREAM, stream);
+    digest_field_u64(&root, ROOT_STREAM, stream_of(request));
     digest_field(&root, ROOT_MODEL, request->model.ptr, request->model.len);
     digest_field_u64(&root, ROOT_MEMBERS, sum);
     digest_field_u64(&root, ROOT_DROPS_TOOLS, has_tools && drops_tools);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * prompt_stream: writes the prompt of a request as the canonical byte stream (version 1) that names
+ * prompt_stream: writes the prompt of a request as the canonical byte stream (version 2) that names
  * its prefix, into a block_chain. Format, see prompt_stream.c: a root (model, salt, template
  * arguments: whatever changes the whole prompt), then tools, then each message: role and parts in
- * order. Turn N's stream is a prefix of turn N+1's; equal meaning in other JSON spelling gives the
- * same stream. Prompts of token ids are hashed as ids. Pure; any thread.
+ * order; the same for chat, responses and messages. Turn N's stream is a prefix of turn N+1's;
+ * equal meaning in other JSON spelling gives the same stream. Prompts of token ids are hashed as
+ * ids. Requests that leave no prefix, or begin with what an engine holds, get a size and no names.
+ * Pure; any thread.
  */
 #ifndef ROUTER_PROMPT_PROMPT_STREAM_H
 #define ROUTER_PROMPT_PROMPT_STREAM_H
@@ -30,14 +32,14 @@ struct prompt_blocks {
                                  block; in the arena */
     size_t block_count;       /* end node included */
     size_t closed_count;      /* without it */
-    uint64_t bytes;           /* of the whole stream */
+    uint64_t bytes;           /* of the whole stream; an estimate where there are no names */
     uint64_t token_ids;       /* of a prompt given as ids: exact token count; else 0 */
     struct block_chain chain; /* as it stands after the prompt: the answer continues a copy of it */
 };
 
 /*
  * Names the prompt of request (its first one, where a completions body has several: bytes then
- * counts all). block_count_max bounds the array. -EINVAL: messages or prompt is missing or of a
+ * counts all). block_count_max bounds the array. -EINVAL: the prompt's field is missing or of a
  * shape that has no meaning, fault says why; -ENOBUFS: more blocks than that, the first ones are
  * filled; -ENOMEM.
  */

@@ -29,6 +29,12 @@ bool value_is_empty(struct json_value value)
     }
 }
 
+/* How a value is read. */
+struct reading {
+    const uint8_t *secret;
+    bool skips_marks; /* cache_control is not there, at any depth */
+};
+
 static uint64_t digest_pair(const uint8_t *secret, uint64_t first, uint64_t second)
 {
     struct digest digest;
@@ -45,30 +51,34 @@ static uint64_t digest_text(const uint8_t *secret, struct slice text)
     return digest_64(secret, DIGEST_MEDIA, text.ptr, text.len);
 }
 
-uint64_t member_digest(const uint8_t *secret, struct json_member member)
+static uint64_t read_value(struct reading reading, struct json_value value);
+
+static uint64_t read_member(struct reading reading, struct json_member member)
 {
-    return digest_pair(secret, digest_text(secret, member.key), value_digest(secret, member.value));
+    return digest_pair(reading.secret, digest_text(reading.secret, member.key),
+                       read_value(reading, member.value));
 }
 
-static uint64_t array_content(const uint8_t *secret, struct json_value value)
+static uint64_t array_content(struct reading reading, struct json_value value)
 {
     struct json_iterator elements = json_iterate(value);
     struct json_value element;
     uint64_t content = 0;
 
     while (json_next_element(&elements, &element))
-        content = digest_pair(secret, content, value_digest(secret, element));
+        content = digest_pair(reading.secret, content, read_value(reading, element));
     return content;
 }
 
-static uint64_t object_content(const uint8_t *secret, struct json_value value)
+static uint64_t object_content(struct reading reading, struct json_value value)
 {
     struct json_iterator members = json_iterate(value);
     struct json_member member;
     uint64_t content = 0;
 
     while (json_next_member(&members, &member))
-        content += member_digest(secret, member);
+        if (!reading.skips_marks || !slice_eq(member.key, SLICE("cache_control")))
+            content += read_member(reading, member);
     return content;
 }
 
@@ -84,7 +94,7 @@ static uint64_t number_content(struct json_value value)
     return bits;
 }
 
-static uint64_t content_of(const uint8_t *secret, struct json_value value)
+static uint64_t content_of(struct reading reading, struct json_value value)
 {
     switch (json_type(value)) {
     case JSON_NONE:
@@ -97,16 +107,31 @@ static uint64_t content_of(const uint8_t *secret, struct json_value value)
     case JSON_DOUBLE:
         return number_content(value);
     case JSON_STRING:
-        return digest_text(secret, json_string(value));
+        return digest_text(reading.secret, json_string(value));
     case JSON_ARRAY:
-        return array_content(secret, value);
+        return array_content(reading, value);
     case JSON_OBJECT:
-        return object_content(secret, value);
+        return object_content(reading, value);
     }
     return 0;
 }
 
+static uint64_t read_value(struct reading reading, struct json_value value)
+{
+    return digest_pair(reading.secret, json_type(value), content_of(reading, value));
+}
+
 uint64_t value_digest(const uint8_t *secret, struct json_value value)
 {
-    return digest_pair(secret, json_type(value), content_of(secret, value));
+    return read_value((struct reading){.secret = secret}, value);
+}
+
+uint64_t member_digest(const uint8_t *secret, struct json_member member)
+{
+    return read_member((struct reading){.secret = secret}, member);
+}
+
+uint64_t part_digest(const uint8_t *secret, struct json_value part)
+{
+    return read_value((struct reading){.secret = secret, .skips_marks = true}, part);
 }

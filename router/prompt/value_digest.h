@@ -22,4 +22,8 @@ uint64_t value_digest(const uint8_t *secret, struct json_value value);
 /* Of a key and its value. An object is the sum of its members: add up what shall count. */
 uint64_t member_digest(const uint8_t *secret, struct json_member member);
 
+/* Of a part of a message (an image, a document), without the cache_control marks in it, which move
+ * from turn to turn and print nothing. */
+uint64_t part_digest(const uint8_t *secret, struct json_value part);
+
 #endif

@@ -11,8 +11,8 @@
 #include <assert.h>
 #include <errno.h>
 
-/* What was read. Which fault it is may depend on the splitting (a target that is too long, and a
- * bare LF behind it), and how much of a body came before it; that there is one may not. */
+/* What was read. How much of a body came before a fault may depend on the splitting, and nothing
+ * else. */
 struct digest {
     uint64_t heads; /* of all fields of all heads, in order */
     uint64_t bodies;
@@ -22,6 +22,8 @@ struct digest {
     bool has_ended; /* the message at hand */
     int end_status; /* of feed_end */
     bool is_faulty;
+    int fault_status;
+    const char *fault_message;
 };
 
 static uint64_t add_u64(uint64_t sum, uint64_t value)
@@ -87,13 +89,15 @@ static int on_end(void *ctx)
 static const struct http_reader_callbacks callbacks = {on_head, on_body, on_end};
 
 /* Nothing may come of whole messages behind a fault. */
-static void expect_silence(struct http_reader *reader)
+static void expect_silence(struct http_reader *reader, struct digest *digest)
 {
     size_t consumed;
     struct http_fault fault = http_reader_fault(reader);
 
     assert(fault.status >= 400 && fault.status <= 599);
     assert(fault.code != NULL && fault.message != NULL);
+    digest->fault_status = fault.status;
+    digest->fault_message = fault.message;
     assert(http_reader_feed(reader, SLICE("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), &consumed) ==
            -EBADMSG);
     assert(consumed == 0);
@@ -140,7 +144,7 @@ static struct digest feed(uint8_t choice, const uint8_t *bytes, size_t size, siz
     for (size_t at = 0; at < size && !digest.is_faulty; at += step)
         feed_piece(reader, &digest, bytes + at, size - at < step ? size - at : step);
     if (digest.is_faulty)
-        expect_silence(reader);
+        expect_silence(reader, &digest);
     digest.end_status = http_reader_feed_end(reader);
     assert(digest.end_status == 0 || digest.end_status == -EPIPE);
     assert(!digest.is_faulty || digest.end_status == -EPIPE);
@@ -151,6 +155,7 @@ static struct digest feed(uint8_t choice, const uint8_t *bytes, size_t size, siz
 static void expect_same(const struct digest *a, const struct digest *b)
 {
     assert(a->is_faulty == b->is_faulty);
+    assert(a->fault_status == b->fault_status && a->fault_message == b->fault_message);
     assert(a->head_count == b->head_count && a->heads == b->heads);
     assert(a->end_count == b->end_count);
     assert(a->is_faulty || a->bodies == b->bodies);

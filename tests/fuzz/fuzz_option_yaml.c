@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * fuzz_option_yaml: whatever the file, values stay within their rows, an error has its place, and
- * what was read without one is dumped to a text that reads back to the same dump.
+ * fuzz_option_yaml: whatever the file, values stay within their rows, an error has its place, what
+ * is shown of it is bounded, printable and points into its line, and what was read without one is
+ * dumped to a text that reads back to the same dump.
  */
 
 #include "router/options.h"
@@ -72,6 +73,43 @@ static void check_dump(const struct world *world, const struct router_option_tab
     buf_release(&last);
 }
 
+/* The two lines of an excerpt: bounded, without control characters, carets not behind the end of
+ * what is shown. A character takes at least one byte a column, so that bytes bound columns. */
+static void check_excerpt(const char *excerpt)
+{
+    size_t len = strlen(excerpt), first_len = strcspn(excerpt, "\n");
+    const char *second = excerpt + first_len + 1;
+
+    if (len == 0)
+        return;
+    if (len > EXCERPT_BYTES_MAX || first_len == len || strchr(second, '^') == NULL)
+        abort();
+    for (size_t i = 0; i < len; i++)
+        if (((unsigned char)excerpt[i] < 0x20 && excerpt[i] != '\n') || excerpt[i] == 0x7f)
+            abort();
+    if (strlen(second) > 8 + 3 + EXCERPT_COLUMNS_MAX + 2 || strcspn(second, "^") > first_len)
+        abort();
+}
+
+static void check_errors(const struct option_set *set)
+{
+    struct buf text;
+
+    if (set->error_count == 0 || set->flag_error_count > 0)
+        abort();
+    for (size_t i = 0; i < set->error_count; i++) {
+        const struct option_error *error = &set->errors[i];
+
+        if (strncmp(error->where, "f.yaml", 6) != 0 || error->what[0] == '\0')
+            abort();
+        check_excerpt(error->excerpt);
+    }
+    buf_init(&text, OPTION_ERROR_COUNT_MAX * 4096);
+    if (option_set_write_errors(set, &text) < 0)
+        abort();
+    buf_release(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct router_option_table table;
@@ -82,8 +120,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_ranges(&world, &table);
     if (!option_set_has_errors(&world.set))
         check_dump(&world, &table);
-    else if (buf_len(&world.set.errors) == 0 || world.set.flag_error_count > 0)
-        abort();
+    else
+        check_errors(&world.set);
     option_set_release(&world.set);
     return 0;
 }

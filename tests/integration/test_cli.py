@@ -21,7 +21,9 @@ def run(*words, stdin="", env=None):
     shown = subprocess.run([program("samovar"), *words], input=stdin, capture_output=True,
                            text=True, timeout=WAIT_S, env=env)
     assert not any(mark in shown.stderr for mark in SANITIZER_MARKS), shown.stderr
-    assert (shown.returncode == FINE) == (not shown.stderr), shown
+    assert shown.returncode == FINE or shown.stderr or "-q" in words, shown
+    assert shown.returncode != FINE or all(": warning: " in line
+                                           for line in shown.stderr.splitlines()), shown
     assert shown.returncode == FINE or not shown.stdout, shown
     return shown
 
@@ -101,6 +103,55 @@ def test_values_in_force_are_printed_with_their_origins(tmp_path):
     assert "default" in lines["policy"]
 
 
+def test_a_mistake_in_a_file_is_shown_in_its_line(tmp_path):
+    config = tmp_path / "router.yaml"
+    config.write_text("worker-urls: http://a:1\npolcy: ttft\ndrain-ms: 5sec # soon\n"
+                      "worker-urls: [ftp://b]\n", encoding="utf-8")
+
+    text = refused(CONFIG, "check", config)
+
+    assert text == f"""\
+{config}:2:1: there is no option of this name
+    2 | polcy: ttft
+      | ^^^^^
+      = did you mean policy?
+{config}:3:11: drain-ms: "5sec" has no unit that is known
+    3 | drain-ms: 5sec # soon
+      |           ^^^^
+      = did you mean 5s? Else write 0ms to 24h, as in 250ms, 10s, 5m or 1h; a bare number is \
+milliseconds; the default is 60s
+{config}:4:1: worker-urls is given twice in this file, first in line 1
+    4 | worker-urls: [ftp://b]
+      | ^^^^^^^^^^^
+      = keep one of the two
+"""
+
+
+def test_what_is_doubtful_is_said_and_fails_only_where_strict():
+    words = ["check", "--worker-urls", "http://a:1", "--worker-idle-ms", "10s"]
+    shown = run(*words)
+    assert shown.returncode == FINE and shown.stdout == "ok\n"
+    assert shown.stderr.startswith("--worker-idle-ms: warning: worker-idle-ms: 10s: engines close")
+    assert refused(FAILED, *words, "--strict") == shown.stderr
+    assert printed("check", "--strict", "--worker-urls", "http://a:1") == "ok\n"
+
+
+@pytest.mark.parametrize("words, code", [
+    (["--worker-urls", "http://a:1"], FINE), (["--worker-urls", "http://a:1", "--port", "x"], USAGE),
+    (["/nowhere.yaml"], CONFIG),
+    (["--worker-urls", "http://a:1", "--seed", "1", "--strict"], FAILED),
+])
+def test_a_quiet_check_only_has_an_exit_code(words, code):
+    shown = run("check", "-q", *words)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (code, "", "")
+
+
+def test_the_file_may_stand_behind_switches_of_check(tmp_path):
+    config = tmp_path / "router.yaml"
+    config.write_text("worker-urls: http://a:1\n")
+    assert printed("check", "--strict", config, "--port", 9090) == "ok\n"
+
+
 def test_what_is_printed_is_a_file_that_means_the_same(tmp_path):
     first = printed("check", "--print-effective", "--worker-urls", "http://a:1", "--port", 9090)
     again = tmp_path / "again.yaml"
@@ -117,7 +168,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     config = tmp_path / "router.yaml"
     config.write_text("prot: 1\nport: many\nworker-urls:\n  - ftp://a\n")
     text = refused(CONFIG, "check", config)
-    assert "router.yaml:1:1: there is no option of this name; did you mean port?" in text
+    assert "router.yaml:1:1: there is no option of this name\n    1 | prot" in text
     assert "router.yaml:2" in text
     assert "ftp://a" in text and "only http:// is known" in text
 

@@ -2,12 +2,13 @@
 """A worker that dies while it answers: the client is told, in its API's own form, and success is
 never invented. Nothing is repeated: bytes have been given away."""
 
+import gzip
 import json
 
 import pytest
 
 from peers.http1 import chunk, head_bytes
-from peers.openai_api import CHAT, DONE, events_of
+from peers.openai_api import CHAT, DONE, events_of, sse
 
 IDLE_MS = 200
 
@@ -170,16 +171,136 @@ def test_broken_chunks_are_a_death(router, worker):
     request.wait_end()
 
 
-def test_a_stream_that_ends_well_without_done_is_passed_as_it_is(router, worker, api):
+def end_stream_as(request, framing, events):
+    """A stream that its worker ends: by the last chunk, or by the connection's end."""
+    if framing == "chunked":
+        request.stream(events)
+        return
+    request.body()
+    request.send_head(content_type="text/event-stream", connection="close")
+    request.send(b"".join(events))
+    request.end_by("fin")
+
+
+framings = pytest.mark.parametrize("framing", ["chunked", "close"])
+
+
+@framings
+def test_a_stream_that_ends_well_without_done_is_passed_as_it_is(router, worker, api, framing):
     events = api.stream()[:-1]
     client = router.connect()
     client.post(api, api.request(stream=True))
+    end_stream_as(worker.expect(), framing, events)
+
+    answer = client.answer()
+
+    assert answer.read_all() == b"".join(events)
+    line = router.request_line(answer)
+    assert (line["end"], line["done_missing"]) == ("ok", True)
+    assert router.metric_sum("samovar_router_streams_without_done_total") == 1
+
+
+def test_a_stream_that_has_its_done_misses_nothing(router, worker, api):
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    worker.expect().stream(api.stream())
+
+    answer = client.answer()
+
+    answer.read_all()
+    assert "done_missing" not in router.request_line(answer)
+    assert router.metric_sum("samovar_router_streams_without_done_total") == 0
+
+
+HALF_STREAMS = {
+    "comments only": [b": ping\n\n"] * 3,
+    "empty events only": [b"event: ping\ndata:\n\n"] * 3,
+    "a role and no content": [CHAT._chunk([{"index": 0, "delta": {"role": "assistant"}}])],
+    "content and no finish": CHAT.stream()[:3],
+}
+
+
+@framings
+@pytest.mark.parametrize("kind", HALF_STREAMS)
+def test_a_stream_that_ends_without_an_end_is_an_error(router, worker, framing, kind):
+    """Its worker, or a proxy before it, calls it whole; the engine never said why it stopped. A
+    client that is told nothing would take it for a short answer."""
+    sent = b"".join(HALF_STREAMS[kind])
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    end_stream_as(worker.expect(), framing, [sent])
+
+    answer = client.answer()
+
+    body = answer.read_all()
+    assert body.startswith(sent) and b"[DONE]" not in body
+    last = events_of(body[len(sent):])
+    assert len(last) == 1
+    assert json.loads(last[0])["error"]["code"] == "upstream_closed"
+    line = router.request_line(answer)
+    assert line["end"] == "upstream_truncated" and "done_missing" not in line
+    assert sum(row["failures_total"] for row in router.workers()) == 1
+
+
+@framings
+def test_a_stream_that_ends_within_an_event_is_an_error(router, worker, framing):
+    """Where the unfinished event is held back the client stands between two and is told."""
+    whole = CHAT.event("whole")
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    end_stream_as(worker.expect(), framing, [whole, CHAT.event("half")[:30]])
+
+    body = client.answer().read_all()
+
+    assert body.startswith(whole) and b"half" not in body
+    assert "error" in json.loads(events_of(body[len(whole):])[0])
+
+
+@framings
+def test_a_stream_that_ends_within_an_event_that_was_passed_is_cut(router, worker, framing):
+    sent = CHAT.event("whole") + CHAT.event("half")[:30]
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True, stream_options={}))
+    end_stream_as(worker.expect(), framing, [sent])
+
+    assert client.answer().read_until_cut() == sent
+
+
+@framings
+def test_a_stream_of_nothing_is_asked_for_elsewhere(start_router, fleet, framing):
+    """The client has not got a byte of it."""
+    router = start_router(fleet)
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    end_stream_as(fleet.expect(), framing, [])
+    fleet.expect().stream(CHAT.stream())
+
+    assert client.answer().read_all() == b"".join(CHAT.stream())
+
+
+def test_an_error_event_of_the_engine_is_an_end(router, worker):
+    events = [CHAT.event("Tea"), sse({"error": {"message": "out of memory", "code": 500}})]
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
     worker.expect().stream(events)
 
     answer = client.answer()
 
     assert answer.read_all() == b"".join(events)
-    assert router.request_line(answer)["end"] == "ok"
+    line = router.request_line(answer)
+    assert line["end"] == "ok" and "done_missing" not in line
+
+
+def test_a_stream_that_cannot_be_read_is_not_judged(router, worker):
+    packed = gzip.compress(CHAT.event("no end"))
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream(content_encoding="gzip")
+    request.send_chunk(packed)
+    request.end_stream()
+
+    assert client.answer().read_all() == packed
 
 
 def test_a_worker_that_dies_behind_done_took_nothing_away(router, worker, api):

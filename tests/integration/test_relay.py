@@ -390,7 +390,7 @@ def test_an_answer_that_comes_before_the_body_was_read_is_relayed(router, worker
 
 
 def test_a_client_that_does_not_read_stops_the_worker_and_costs_no_memory(router, worker):
-    events = [CHAT.event(f"{number:03}" + "x" * 100_000) for number in range(400)]
+    events = [CHAT.event(f"{number:03}" + "x" * 100_000) for number in range(400)] + [DONE]
     client = router.connect(receive_bytes=65536)
     client.post(CHAT, CHAT.request(stream=True))
     request = worker.expect()

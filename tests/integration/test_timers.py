@@ -8,7 +8,7 @@ import pytest
 
 from peers.http1 import LAST_CHUNK, chunk, request_bytes
 from peers.meanwhile import meanwhile
-from peers.openai_api import CHAT, events_of
+from peers.openai_api import CHAT, DONE, events_of
 from peers.process import wait_until
 from peers.router import error_of
 from peers.wire import WAIT_S
@@ -232,12 +232,12 @@ def test_a_client_that_reads_slowly_is_not_the_workers_silence(start_router, fle
     request = fleet.expect()
     request.start_stream()
     event = CHAT.event("x" * 100_000)
-    stream = chunk(event) * 200 + LAST_CHUNK
+    stream = chunk(event) * 200 + chunk(DONE) + LAST_CHUNK
     sent = request.wire.send_until_blocked(stream, quiet_s=3 * SHORT_MS / 1000)
     assert sent < len(stream)
 
     with meanwhile(request.send, stream[sent:]):
-        assert client.answer().read_all() == event * 200
+        assert client.answer().read_all() == event * 200 + DONE
     request.finish()
 
 

@@ -78,4 +78,26 @@ static inline size_t prompt_shared_count(const struct prompt_blocks *a,
     return count;
 }
 
+/* Blocks that two prompts share, of how many each has. */
+struct prompt_overlap {
+    size_t shared;
+    size_t a_count;
+    size_t b_count;
+};
+
+static inline struct prompt_overlap prompt_world_compare(enum api a_api, const char *a,
+                                                         enum api b_api, const char *b)
+{
+    struct prompt_world first, second;
+    struct prompt_overlap overlap;
+
+    prompt_world_init(&first, a_api, a);
+    prompt_world_init(&second, b_api, b);
+    overlap = (struct prompt_overlap){prompt_shared_count(&first.prompt, &second.prompt),
+                                      first.prompt.block_count, second.prompt.block_count};
+    prompt_world_release(&first);
+    prompt_world_release(&second);
+    return overlap;
+}
+
 #endif

@@ -292,6 +292,29 @@ Test(worker_pool, a_fresh_one_was_used_by_nobody)
     pool_world_release(&world);
 }
 
+Test(worker_pool, a_lower_limit_closes_idle_connections_and_those_that_come_back)
+{
+    struct pool_world world;
+    struct worker_conn *conns[3];
+    struct lender lenders[2];
+    pool_world_init(&world, IDLE_MS_LONG);
+    fill_idle(&world, conns, 3);
+    for (size_t i = 0; i < 2; i++)
+        cr_assert(eq(int, lender_acquire(&lenders[i], &world, false), 1));
+
+    worker_pool_set_conn_count_max(world.pool, 1);
+
+    cr_assert(eq(u32, stats_of(&world).idle_count, 0));
+    cr_assert(eq(u32, stats_of(&world).lent_count, 2));
+    for (size_t i = 0; i < 2; i++) {
+        lender_exchange(&lenders[i]); /* what runs goes on */
+        cr_assert(eq(sz, lenders[i].body_len, 2));
+        worker_pool_return(&lenders[i].conn);
+    }
+    cr_assert(eq(u32, stats_of(&world).idle_count, 1));
+    pool_world_release(&world);
+}
+
 Test(worker_pool, a_fresh_one_takes_the_place_of_the_oldest_idle_one)
 {
     struct pool_world world;

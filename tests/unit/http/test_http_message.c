@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include "backends/runtime/must_check.h"
 #include "tests/support/leak_check.h"
 
 TestSuite(http_message, .fini = leak_check);
@@ -91,6 +92,28 @@ Test(http_message, a_connection_header_names_what_is_not_passed_on)
     }
 }
 
+Test(http_message, what_proxies_before_us_said_cannot_be_taken_away)
+{
+    static const char *const names[] = {"Forwarded",         "Via",       "X-Forwarded-For",
+                                        "X-Forwarded-Proto", "X-Real-IP", "traceparent"};
+
+    for (size_t i = 0; i < array_count(names); i++) {
+        struct http_header header = {SLICE("Connection"), slice_of_string(names[i])};
+        struct http_head head = {.headers = &header, .header_count = 1};
+
+        cr_assert(not(http_head_names_in_connection(&head, header.value)), "%s", names[i]);
+    }
+}
+
+Test(http_message, a_list_is_parted_by_commas_and_blanks)
+{
+    cr_assert(http_list_has(SLICE("close"), SLICE("Close")));
+    cr_assert(http_list_has(SLICE("a , close\t, b"), SLICE("close")));
+    cr_assert(http_list_has(SLICE(",,b"), SLICE("b")));
+    cr_assert(not(http_list_has(SLICE("closed, xclose"), SLICE("close"))));
+    cr_assert(not(http_list_has(SLICE(""), SLICE("close"))));
+}
+
 Test(http_message, every_connection_header_counts)
 {
     static const struct http_header headers[] = {{SLICE("Connection"), SLICE("close")},
@@ -102,7 +125,8 @@ Test(http_message, every_connection_header_counts)
 
 Test(http_message, methods_and_statuses_have_their_names)
 {
-    static const char *const methods[] = {"GET", "HEAD", "POST", "OPTIONS", "DELETE", "OTHER"};
+    static const char *const methods[] = {"GET",    "HEAD",    "POST", "OPTIONS",
+                                          "DELETE", "CONNECT", "OTHER"};
 
     for (int i = 0; i < HTTP_METHOD_COUNT; i++)
         cr_assert(eq(str, (char *)http_method_name((enum http_method)i), (char *)methods[i]));

@@ -246,3 +246,35 @@ Test(json_scan, the_second_look_agrees_that_good_texts_are_good)
     }
     json_scanner_destroy(scanner);
 }
+
+/* Brackets, open_count of them, an empty array inside, in white space up to len bytes. */
+static char *nested_text(size_t open_count, size_t len)
+{
+    char *text = malloc(len + JSON_PADDING);
+
+    memset(text, ' ', len + JSON_PADDING);
+    memset(text, '[', open_count);
+    memcpy(text + open_count, "[]", 2);
+    memset(text + open_count + 2, ']', open_count);
+    return text;
+}
+
+Test(json_scan, the_limit_of_depth_is_the_same_for_small_and_large_texts)
+{
+    struct json_scanner *scanner = json_scanner_create();
+    const size_t lens[] = {1024, 3 << 20};
+
+    for (size_t i = 0; i < array_count(lens); i++) {
+        char *deepest = nested_text(JSON_DEPTH_MAX, lens[i]);
+        char *deeper = nested_text(JSON_DEPTH_MAX + 1, lens[i]);
+        struct parse_error error;
+        struct json_value root;
+
+        cr_assert(eq(int, json_scan(scanner, slice_of(deepest, lens[i]), &root, &error), 0));
+        cr_assert(eq(int, json_scan(scanner, slice_of(deeper, lens[i]), &root, &error), -EINVAL));
+        cr_assert(eq(sz, error.offset, JSON_DEPTH_MAX));
+        free(deepest);
+        free(deeper);
+    }
+    json_scanner_destroy(scanner);
+}

@@ -23,30 +23,14 @@
     "\",\"parameters\":{\"type\":\"object\",\"properties\":{\"cups\":{\"type\":\"integer\","       \
     "\"maximum\":1.5}},\"required\":[\"cups\"]}}}"
 
-/* Blocks that a and b share, of how many a and b have. */
-struct overlap {
-    size_t shared;
-    size_t a_count;
-    size_t b_count;
-};
-
-static struct overlap compare(enum api api, const char *a, const char *b)
+static struct prompt_overlap compare(enum api api, const char *a, const char *b)
 {
-    struct prompt_world first, second;
-    struct overlap overlap;
-
-    prompt_world_init(&first, api, a);
-    prompt_world_init(&second, api, b);
-    overlap = (struct overlap){prompt_shared_count(&first.prompt, &second.prompt),
-                               first.prompt.block_count, second.prompt.block_count};
-    prompt_world_release(&first);
-    prompt_world_release(&second);
-    return overlap;
+    return prompt_world_compare(api, a, api, b);
 }
 
 static void check_same(enum api api, const char *a, const char *b)
 {
-    struct overlap overlap = compare(api, a, b);
+    struct prompt_overlap overlap = compare(api, a, b);
 
     cr_assert(gt(sz, overlap.shared, 0), "%s", b);
     cr_assert(eq(sz, overlap.shared, overlap.a_count), "%s", b);
@@ -215,7 +199,7 @@ Test(prompt_stream, a_change_in_a_message_changes_names_from_there_on_and_not_be
     for (size_t i = 0; i < array_count(changed); i++) {
         char body[4096];
         snprintf(body, sizeof body, "{\"messages\":[%s,%s,%s]}", SYSTEM, changed[i], USER);
-        struct overlap overlap = compare(API_CHAT, plain, body);
+        struct prompt_overlap overlap = compare(API_CHAT, plain, body);
 
         cr_assert(ge(sz, overlap.shared, system_count), "%s", changed[i]);
         cr_assert(lt(sz, overlap.shared, overlap.a_count - 1), "%s", changed[i]);
@@ -228,10 +212,31 @@ Test(prompt_stream, tools_stand_before_messages_in_their_own_order)
     const char *two = "{\"tools\":[" TOOL ",{\"b\":1,\"name\":\"a\"}]," MESSAGES "}";
     const char *swapped = "{\"tools\":[{\"name\":\"a\",\"b\":1}," TOOL "]," MESSAGES "}";
 
-    struct overlap members = compare(API_CHAT, one, two);
+    struct prompt_overlap members = compare(API_CHAT, one, two);
     cr_assert(gt(sz, members.shared, 1)); /* the first tool */
     cr_assert(lt(sz, members.shared, members.a_count - 1));
     cr_assert(eq(sz, compare(API_CHAT, one, swapped).shared, 0));
+}
+
+Test(prompt_stream, whatever_else_a_tool_call_or_its_function_holds_counts)
+{
+#define CALL(in_function, in_call)                                                                 \
+    "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":" \
+    "\"f\",\"arguments\":\"{}\"" in_function "}" in_call "}]}]}"
+
+    check_nothing_shared(API_CHAT, CALL("", ""), CALL(",\"strict\":true", ""));
+    check_nothing_shared(API_CHAT, CALL("", ""), CALL("", ",\"strict\":true"));
+    check_nothing_shared(API_CHAT, CALL(",\"strict\":true", ""), CALL("", ",\"strict\":true"));
+    check_same(API_CHAT, CALL("", ""), CALL(",\"strict\":null", ",\"type\":\"function\""));
+}
+
+Test(prompt_stream, cache_marks_count_nowhere_in_a_part)
+{
+#define DOCUMENT(mark)                                                                             \
+    "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"file\",\"file\":{\"a\":[{\"b\":"   \
+    "1" mark "}]}" mark "}]" mark "}]" mark "}"
+
+    check_same(API_CHAT, DOCUMENT(""), DOCUMENT(",\"cache_control\":{\"type\":\"ephemeral\"}"));
 }
 
 Test(prompt_stream, the_order_of_messages_matters)
@@ -297,7 +302,7 @@ Test(prompt_stream, texts_of_completions_grow_by_prefix_whatever_their_form)
 {
     check_same(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":[\"" LONG "\"]}");
 
-    struct overlap longer =
+    struct prompt_overlap longer =
         compare(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}", "{\"prompt\":\"" LONG LONG "\"}");
     cr_assert(eq(sz, longer.shared, 1));
     check_nothing_shared(API_COMPLETIONS, "{\"prompt\":\"" LONG "\"}",

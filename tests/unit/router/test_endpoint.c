@@ -29,6 +29,29 @@ static const struct endpoint_table table = {endpoints, array_count(endpoints), f
 
 TestSuite(endpoint, .fini = leak_check);
 
+Test(endpoint, what_a_path_takes_is_all_of_it)
+{
+    static const struct {
+        const char *target, *allow;
+    } rows[] = {
+        {"/v1/chat", "POST, OPTIONS"},
+        {"/v1/models?x", "GET, HEAD, OPTIONS"},
+        {"/v1/models/a", "GET, HEAD, OPTIONS"},
+        {"/both", "GET, HEAD, POST, OPTIONS"},
+        {"/r/a", "GET, OPTIONS"}, /* an engine's answer to HEAD is not ours to promise */
+        {"/r/a/stop", "POST, OPTIONS"},
+        {"*", "GET, HEAD, POST, OPTIONS"},
+        {"/", ""},
+        {"/v1/chat/", ""},
+    };
+    char allow[ENDPOINT_ALLOW_BYTES_MAX];
+
+    for (size_t i = 0; i < array_count(rows); i++)
+        cr_assert(eq(str, (char *)endpoint_allow(&table, slice_of_string(rows[i].target), allow),
+                     (char *)rows[i].allow),
+                  "%s", rows[i].target);
+}
+
 Test(endpoint, a_request_finds_who_serves_it)
 {
     static const struct {

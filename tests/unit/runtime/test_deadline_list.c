@@ -70,3 +70,51 @@ Test(deadline_list, a_duration_of_zero_never_expires)
     deadline_disarm(&deadline);
     cr_assert(eq(sz, list.list.count, 0));
 }
+
+/* Longer, shorter, and by more than has passed: the order of expiry stays that of the list. */
+Test(deadline_list, another_duration_holds_for_waits_that_run_and_keeps_their_order)
+{
+    static const uint64_t durations[] = {500, 20, 1};
+
+    for (size_t i = 0; i < sizeof durations / sizeof *durations; i++) {
+        struct deadline_list list;
+        struct deadline first, second, third;
+        deadline_list_init(&list, 100);
+        deadline_init(&first);
+        deadline_init(&second);
+        deadline_init(&third);
+        deadline_arm(&first, &list, 1000);
+        deadline_arm(&second, &list, 1010);
+
+        deadline_list_set_duration(&list, durations[i]);
+        deadline_arm(&third, &list, 1020);
+
+        struct deadline *const order[] = {&first, &second, &third};
+        for (size_t k = 0; k < 3; k++) {
+            uint64_t due_ms = 1000 + 10 * k + durations[i];
+
+            cr_assert(eq(ptr, deadline_list_expired(&list, due_ms - 1), NULL));
+            cr_assert(eq(ptr, deadline_list_expired(&list, due_ms), order[k]));
+            deadline_disarm(order[k]);
+        }
+    }
+}
+
+Test(deadline_list, a_duration_that_becomes_zero_ends_the_waits_that_run)
+{
+    struct deadline_list list;
+    struct deadline deadlines[2];
+    deadline_list_init(&list, 100);
+    for (size_t i = 0; i < 2; i++) {
+        deadline_init(&deadlines[i]);
+        deadline_arm(&deadlines[i], &list, 0);
+    }
+
+    deadline_list_set_duration(&list, 0);
+
+    cr_assert(eq(sz, list.list.count, 0));
+    cr_assert(eq(ptr, deadlines[1].list, NULL));
+    deadline_list_set_duration(&list, 50);
+    deadline_arm(&deadlines[0], &list, 0);
+    cr_assert(eq(ptr, deadline_list_expired(&list, 50), &deadlines[0]));
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/poison_table.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "hashing/digest.h"
+
+/*
+ * DESIGN
+ *
+ *   body -> set -> | suspect | suspect | ... 8 ways |      the oldest of a set makes room
+ *
+ * Of fixed size, so that nothing a client sends can make it grow; mostly empty, and then asking it
+ * costs one comparison. Who fills a set of it has killed eight workers.
+ *
+ * One death proves nothing: whatever else ran on that worker died with it. Neither do two deaths of
+ * many copies of one body on one worker, so the victims must differ. And since a popular body (a
+ * monitor's) may well be there when two workers are restarted, one good answer acquits it.
+ */
+enum { END_BYTES = 112 }; /* 240 bytes in all, the most that XXH3 takes in one go */
+
+void poison_table_init(struct poison_table *table, uint64_t memory_ms)
+{
+    memset(table, 0, sizeof *table);
+    table->memory_ms = memory_ms;
+}
+
+static bool is_remembered(const struct poison_table *table, const struct poison_suspect *suspect,
+                          uint64_t now_ms)
+{
+    return suspect->body != 0 && now_ms - suspect->at_ms < table->memory_ms;
+}
+
+static struct poison_suspect *find(struct poison_table *table, uint64_t body)
+{
+    struct poison_suspect *set = table->suspects[body % POISON_SET_COUNT];
+
+    for (size_t way = 0; way < POISON_WAY_COUNT; way++) {
+        if (set[way].body == body)
+            return &set[way];
+    }
+    return NULL;
+}
+
+/* A free place in body's set, or its oldest. */
+static struct poison_suspect *make_room(struct poison_table *table, uint64_t body)
+{
+    struct poison_suspect *set = table->suspects[body % POISON_SET_COUNT];
+    struct poison_suspect *oldest = &set[0];
+
+    for (size_t way = 0; way < POISON_WAY_COUNT; way++) {
+        if (set[way].body == 0)
+            return &set[way];
+        if (set[way].at_ms < oldest->at_ms)
+            oldest = &set[way];
+    }
+    return oldest;
+}
+
+bool poison_table_add(struct poison_table *table, uint64_t body, struct poison_victim victim,
+                      uint64_t now_ms)
+{
+    struct poison_suspect *suspect = find(table, body);
+
+    assert(body != 0);
+
+    if (table->memory_ms == 0)
+        return false;
+    if (suspect == NULL || !is_remembered(table, suspect, now_ms)) {
+        if (suspect == NULL)
+            suspect = make_room(table, body);
+        table->count += suspect->body == 0;
+        *suspect = (struct poison_suspect){.body = body, .at_ms = now_ms, .first = victim};
+        return false;
+    }
+    suspect->at_ms = now_ms;
+    suspect->is_poison |= suspect->first.worker != victim.worker ||
+                          suspect->first.restart_count != victim.restart_count;
+    return suspect->is_poison;
+}
+
+bool poison_table_has(const struct poison_table *table, uint64_t body, uint64_t now_ms)
+{
+    const struct poison_suspect *set = table->suspects[body % POISON_SET_COUNT];
+
+    if (table->count == 0)
+        return false;
+    for (size_t way = 0; way < POISON_WAY_COUNT; way++) {
+        if (set[way].body == body)
+            return set[way].is_poison && is_remembered(table, &set[way], now_ms);
+    }
+    return false;
+}
+
+void poison_table_clear(struct poison_table *table, uint64_t body)
+{
+    struct poison_suspect *suspect;
+
+    if (table->count == 0)
+        return;
+    suspect = find(table, body);
+    if (suspect == NULL || suspect->body == 0)
+        return;
+    *suspect = (struct poison_suspect){0};
+    table->count--;
+}
+
+uint64_t poison_body_name(const uint8_t *secret, uint64_t prompt, const char *body, size_t len)
+{
+    struct {
+        uint64_t prompt;
+        uint64_t len;
+        char start[END_BYTES];
+        char end[END_BYTES];
+    } name = {.prompt = prompt, .len = len};
+    size_t end_len = len < END_BYTES ? len : END_BYTES;
+
+    static_assert(sizeof name == 240, "no padding");
+    memcpy(name.start, body, end_len);
+    memcpy(name.end, body + len - end_len, end_len);
+    return digest_64(secret, DIGEST_BODY, &name, sizeof name);
+}

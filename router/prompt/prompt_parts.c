@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/prompt/prompt_parts.h"
+
+#include "router/prompt/value_digest.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+int prompt_refuse(struct prompt_sink *sink, const char *code, const char *param,
+                  const char *message)
+{
+    sink->fault->code = code;
+    snprintf(sink->fault->param, sizeof sink->fault->param, "%s", param);
+    snprintf(sink->fault->message, sizeof sink->fault->message, "%s", message);
+    return -EINVAL;
+}
+
+void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text)
+{
+    if (text.len > 0)
+        prompt_write_field(&sink->writer, tag, text);
+}
+
+static bool is_text_part(struct json_value part, struct slice *text)
+{
+    struct json_value type = json_get(part, "type"), value = json_get(part, "text");
+    struct slice name = json_string(type);
+
+    *text = json_string(value);
+    return json_type(value) == JSON_STRING &&
+           (json_type(type) == JSON_NONE || slice_eq(name, SLICE("text")) ||
+            slice_eq(name, SLICE("input_text")) || slice_eq(name, SLICE("output_text")));
+}
+
+static int write_part(struct prompt_sink *sink, struct json_value part, const char *param)
+{
+    struct slice text;
+
+    if (json_type(part) == JSON_STRING)
+        prompt_write_nonempty(sink, TAG_TEXT, json_string(part));
+    else if (json_type(part) != JSON_OBJECT)
+        return prompt_refuse(sink, "invalid_type", param,
+                             "Each part of a message's content must be an object or a string.");
+    else if (is_text_part(part, &text))
+        prompt_write_nonempty(sink, TAG_TEXT, text);
+    else
+        prompt_write_digest(&sink->writer, TAG_PART, part_digest(sink->secret, part));
+    return 0;
+}
+
+int prompt_write_content(struct prompt_sink *sink, struct json_value content, const char *param)
+{
+    struct json_iterator parts = json_iterate(content);
+    struct json_value part;
+    int status = 0;
+
+    switch (json_type(content)) {
+    case JSON_NONE:
+    case JSON_NULL:
+        return 0;
+    case JSON_STRING:
+        prompt_write_nonempty(sink, TAG_TEXT, json_string(content));
+        return 0;
+    case JSON_ARRAY:
+        while (status == 0 && json_next_element(&parts, &part))
+            status = write_part(sink, part, param);
+        return status;
+    default:
+        return prompt_refuse(
+            sink, "invalid_type", param,
+            "The content of a message must be a string, an array of parts, or null.");
+    }
+}
+
+static void write_member(struct prompt_sink *sink, struct slice key, struct json_value value)
+{
+    prompt_write_field(&sink->writer, TAG_KEY, key);
+    prompt_write_value(&sink->writer, value);
+}
+
+void prompt_write_tool(struct prompt_sink *sink, struct json_value tool)
+{
+    struct json_iterator members = json_iterate(tool);
+    struct json_member member;
+
+    prompt_write_tag(&sink->writer, TAG_TOOL);
+    while (json_next_member(&members, &member))
+        if (!slice_eq(member.key, SLICE("cache_control")))
+            write_member(sink, member.key, member.value);
+    if (json_type(tool) != JSON_OBJECT)
+        prompt_write_value(&sink->writer, tool);
+    prompt_write_end(&sink->writer);
+}
+
+void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
+                            struct slice schema_key)
+{
+    struct json_iterator members = json_iterate(tool);
+    struct json_member member;
+
+    prompt_write_tag(&sink->writer, TAG_TOOL);
+    prompt_write_field(&sink->writer, TAG_KEY, SLICE("type"));
+    prompt_write_field(&sink->writer, TAG_STRING, SLICE("function"));
+    prompt_write_field(&sink->writer, TAG_KEY, SLICE("function"));
+    prompt_write_tag(&sink->writer, TAG_OBJECT);
+    while (json_next_member(&members, &member)) {
+        if (slice_eq(member.key, SLICE("type")) || slice_eq(member.key, SLICE("cache_control")) ||
+            json_type(member.value) == JSON_NULL)
+            continue;
+        if (slice_eq(member.key, schema_key))
+            member.key = SLICE("parameters");
+        write_member(sink, member.key, member.value);
+    }
+    prompt_write_tag(&sink->writer, TAG_OBJECT_END);
+    prompt_write_end(&sink->writer);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * prompt_parts: what the prompts of several APIs are made of: contents, tools, refusals. Each API
+ * has a file of its own that calls these. Private to prompt_stream. Pure; any thread.
+ */
+#ifndef ROUTER_PROMPT_PROMPT_PARTS_H
+#define ROUTER_PROMPT_PROMPT_PARTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/json/json_scan.h"
+#include "backends/runtime/arena.h"
+#include "backends/runtime/must_check.h"
+#include "router/api/api_request.h"
+#include "router/prompt/prompt_writer.h"
+
+/* Where a prompt is written to. */
+struct prompt_sink {
+    struct prompt_writer writer;
+    struct arena *arena;
+    const uint8_t *secret;
+    size_t block_count_max;
+    struct api_fault *fault;
+};
+
+/* Fills the sink's fault. -EINVAL. */
+MUST_CHECK int prompt_refuse(struct prompt_sink *sink, const char *code, const char *param,
+                             const char *message);
+
+/* A field with its tag, unless text is empty. */
+void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text);
+
+/*
+ * Null, a string, or an array of parts: texts as TAG_TEXT, other parts by digest. param is the
+ * field's name for the fault. -EINVAL.
+ */
+MUST_CHECK int prompt_write_content(struct prompt_sink *sink, struct json_value content,
+                                    const char *param);
+
+/* A tool as {"type":"function","function":{...}}: with its members in their order, as templates
+ * print them. Whatever else it is, it is written likewise. */
+void prompt_write_tool(struct prompt_sink *sink, struct json_value tool);
+
+/*
+ * A function whose name, description and schema stand at the tool's own top, written as
+ * prompt_write_tool() writes the same function, since engines make that of it. schema_key: how the
+ * API calls what chat calls parameters.
+ */
+void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
+                            struct slice schema_key);
+
+/* The prompt of a whole request, one for each shape. -EINVAL: fault says why. */
+MUST_CHECK int prompt_write_chat(struct prompt_sink *sink, const struct api_request *request);
+MUST_CHECK int prompt_write_responses(struct prompt_sink *sink, const struct api_request *request);
+MUST_CHECK int prompt_write_messages(struct prompt_sink *sink, const struct api_request *request);
+
+/* further_bytes: of the second and later prompts of the body, which get no names. */
+MUST_CHECK int prompt_write_completion(struct prompt_sink *sink, const struct api_request *request,
+                                       uint64_t *further_bytes);
+
+/* About how many bytes of text the engine will read for a request whose prompt gets no names. */
+uint64_t prompt_size(const struct api_request *request);
+
+#endif
