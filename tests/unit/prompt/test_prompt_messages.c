@@ -40,14 +40,14 @@ Test(prompt_messages, a_recorded_request_is_named_whether_it_is_streamed_or_not)
 {
     struct prompt_world plain, streamed;
     struct buf plain_body, streamed_body;
-    recording_read(&plain_body, recordings, "messages.req");
-    recording_read(&streamed_body, recordings, "messages-stream.req");
+    recording_read(&plain_body, recordings, "messages-system-hit.req");
+    recording_read(&streamed_body, recordings, "messages-system-hit-stream.req");
 
     cr_assert(eq(int, prompt_world_try(&plain, API_MESSAGES, buf_slice(&plain_body)), 0));
     cr_assert(eq(int, prompt_world_try(&streamed, API_MESSAGES, buf_slice(&streamed_body)), 0));
 
-    cr_assert(eq(sz, plain.prompt.block_count, 3)); /* system: 400 bytes and more; user */
-    cr_assert(eq(sz, prompt_shared_count(&plain.prompt, &streamed.prompt), 3));
+    cr_assert(eq(sz, plain.prompt.block_count, 4)); /* system: three, as text or as a block; user */
+    cr_assert(eq(sz, prompt_shared_count(&plain.prompt, &streamed.prompt), 4));
     cr_assert(eq(u64, plain.request.answer_tokens_max, 8));
     prompt_world_release(&plain);
     prompt_world_release(&streamed);

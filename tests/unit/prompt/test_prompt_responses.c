@@ -38,7 +38,7 @@ Test(prompt_responses, a_recorded_request_has_the_names_of_the_chat_that_the_eng
 {
     struct prompt_world world, chat;
     struct buf body;
-    recording_read(&body, recordings, "responses.req");
+    recording_read(&body, recordings, "responses-plain.req");
 
     cr_assert(eq(int, prompt_world_try(&world, API_RESPONSES, buf_slice(&body)), 0));
 
