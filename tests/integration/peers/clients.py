@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official clients: every call that an application makes, in one form.
-
-A Call is one method of one client. Whether that client waits or awaits, and whether the answer
+"""
+The official clients: every call that an application makes, in one form. A Call is one method of one client. Whether that client waits or awaits, and whether the answer
 comes whole or in pieces, call.make() returns what was said and keeps what it has heard so far, so
-that a test can ask the same of all of them."""
+that a test can ask the same of all of them.
+"""
 
 import inspect
 
@@ -29,7 +29,8 @@ class Sdk:
     """A package: its two clients, and the classes of its errors."""
 
     def __init__(self, package, sync_client, async_client, sync_http, async_http, options):
-        self.package, self.options = package, options
+        self.name, self.options = package.__name__, options
+        self.api_error = package.APIError
         self.clients = {False: (sync_client, sync_http), True: (async_client, async_http)}
 
     def client(self, url, is_async, **options):
@@ -62,10 +63,13 @@ async def each(things):
 
 
 class Call:
-    def __init__(self, sdk, name, is_stream, start, piece_of, is_local=False):
-        """start(client, extra) makes the request; piece_of(answer or event): what it says."""
+    def __init__(self, sdk, name, is_stream, start, piece_of, is_local=False,
+                 is_idempotent=False):
+        """start(client, extra) makes the request; piece_of(answer or event): what it says.
+        is_local: the router answers it itself. is_idempotent: no engine generates for it."""
         self.sdk, self.name, self.is_stream = sdk, name, is_stream
-        self.start, self.piece_of, self.is_local = start, piece_of, is_local
+        self.start, self.piece_of = start, piece_of
+        self.is_local, self.is_idempotent = is_local, is_idempotent
 
     async def make(self, client, heard, is_left_early=False, **extra):
         """Returns all that was heard. is_left_early: closes a stream behind its first word."""
@@ -150,7 +154,7 @@ CALLS = [
     HelperCall(OPENAI, "responses.stream", True, lambda client, extra: client.responses.stream(
         model=MODEL, input=QUESTION, max_output_tokens=TOKENS, **extra), response_delta),
     Call(OPENAI, "embeddings.create", False, embeddings,
-         lambda answer: tuple(answer.data[0].embedding)),
+         lambda answer: tuple(answer.data[0].embedding), is_idempotent=True),
     Call(OPENAI, "models.list", False, lambda client, extra: client.models.list(**extra),
          lambda page: tuple(model.id for model in page.data), is_local=True),
     Call(ANTHROPIC, "messages.create", False, messages, lambda answer: answer.content[0].text),
@@ -159,5 +163,5 @@ CALLS = [
         model=MODEL, messages=ASK, max_tokens=TOKENS, **extra), message_delta),
     Call(ANTHROPIC, "messages.count_tokens", False,
          lambda client, extra: client.messages.count_tokens(model=MODEL, messages=ASK, **extra),
-         lambda answer: answer.input_tokens),
+         lambda answer: answer.input_tokens, is_idempotent=True),
 ]
