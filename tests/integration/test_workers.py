@@ -215,9 +215,10 @@ def test_a_worker_that_asks_for_a_pause_gets_it_and_no_more(start_router, fleet,
         assert ask(router).get("x-samovar-worker") == free.url
     assert router.worker(busy)["state"] == "up"
     assert 0 < router.worker(busy)["busy_ms"] <= 2000
-    wait_until(lambda: ask(router).get("x-samovar-worker") == busy.url, "it is asked again")
+    wait_until(lambda: router.worker(busy)["busy_ms"] == 0, "its pause is over")
+    assert time.monotonic() - said > 1.9
 
-    assert 1.9 < time.monotonic() - said < 3, "within a second of its pause's end"
+    assert busy.url in [ask(router).get("x-samovar-worker") for _ in range(2)], "at once"
     assert router.worker(busy)["failures_total"] == 0
 
 
@@ -233,7 +234,7 @@ def test_when_all_pause_the_client_is_told_the_shortest(start_router, fleet):
 
     assert answer.status == 503
     assert error_of(answer)["code"] == "overloaded"
-    assert answer.get("retry-after") in ("8", "9")
+    assert 0 < int(answer.get("retry-after")) <= 9
     assert router.get("/readyz").status == 200, "they are well"
 
 
@@ -241,9 +242,14 @@ def test_when_all_pause_the_client_is_told_the_shortest(start_router, fleet):
 def test_whatever_retry_after_says_the_pause_is_short_and_ends(start_router, worker, said):
     router = start_router([worker])
     worker.handler = lambda request: request.answer(b"{}", 503, retry_after=said)
-    ask(router)
+    assert ask(router).status == 503
 
-    assert 0 < router.worker(worker)["busy_ms"] <= (60000 if said == "99999999" else 1000)
+    assert router.worker(worker)["busy_total"] == 1
+    if said == "99999999":
+        assert 0 < router.worker(worker)["busy_ms"] <= 60000
+    else:
+        assert router.worker(worker)["busy_ms"] <= 1000
+        wait_until(lambda: router.worker(worker)["busy_ms"] == 0, "a second at most")
 
 
 # --- names and ranks ---
@@ -447,7 +453,7 @@ def session_homes(router, headers_of, count=16):
 def test_a_session_has_its_worker_on_every_router(start_router, start_fleet, header):
     fleet = start_fleet(4)
     fleet.handle_with(good)
-    routers = [start_router(fleet, "--seed", 7) for _ in range(2)]
+    routers = [start_router(fleet) for _ in range(2)]
 
     first, second = (session_homes(router, lambda number: {header: f"user {number}"})
                      for router in routers)
