@@ -204,7 +204,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     text = refused(CONFIG, "check", config)
     assert "router.yaml:1:1: there is no option of this name\n    1 | prot" in text
     assert "router.yaml:2" in text
-    assert "ftp://a" in text and "only http:// is known" in text
+    assert "ftp://a" in text and "only http:// and dns:// are known" in text
 
 
 @pytest.mark.parametrize("words, code, said", [
@@ -398,7 +398,7 @@ def test_another_port_of_the_router_is_told_from_its_admin_port(router):
 
 @pytest.mark.parametrize("words, said", [
     ([], "Usage:"), (["wrkers"], '"wrkers" is not understood'),
-    (["workers", "--admin", "ftp://x"], "only http:// is known"),
+    (["workers", "--admin", "ftp://x"], "only http:// and dns:// are known"),
     (["workers", "--admin"], '"--admin" is not understood'),
     (["workers", "workers"], '"workers" is not understood'),
 ])

@@ -26,7 +26,7 @@ static void fleet_init(struct fleet *fleet, const char *policy, uint64_t seed)
 {
     *fleet = (struct fleet){.policy = policy_find(policy), .now_ms = 1000};
     cr_assert(ne(ptr, (void *)fleet->policy, NULL));
-    fleet->state = fleet->policy->create(seed);
+    fleet->state = policy_state_create(fleet->policy, seed);
     for (uint32_t i = 0; i < WORKER_COUNT; i++)
         fleet->views[i] = (struct worker_view){
             .worker = i,
@@ -40,7 +40,7 @@ static void fleet_init(struct fleet *fleet, const char *policy, uint64_t seed)
 
 static void fleet_release(struct fleet *fleet)
 {
-    fleet->policy->destroy(fleet->state);
+    policy_state_destroy(fleet->state);
 }
 
 static uint32_t fleet_choose(struct fleet *fleet, double prompt_tokens)
