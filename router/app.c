@@ -258,8 +258,7 @@ static void on_hangup(uv_signal_t *signal, int number)
     candidate = config_candidate(app->config);
     if (fleet_set_urls(app->fleet, candidate->worker_urls.items, candidate->worker_urls.count, NULL,
                        why) < 0) {
-        LOG(LOG_ERROR, "config_refused", log_text("why", why));
-        config_discard(app->config);
+        config_discard(app->config, "worker-urls", why);
         note_config(app, RELOAD_REFUSED);
         return;
     }

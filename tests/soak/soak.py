@@ -39,6 +39,7 @@ FILES = [
      "usage-ask": "false", "worker-conn-count-max": 500},
 ]
 BROKEN_EVERY = 10  # a reload in so many is refused
+ABSENT_EVERY = 7  # a reload in so many takes the last worker out; the next brings it back
 
 WARM_UP_SHARE = 0.25
 RSS_WINDOW = 10  # samples, of which the lowest counts: large bodies come and go
@@ -57,8 +58,8 @@ class Reloads:
 
     def write(self, number):
         is_broken = number % BROKEN_EVERY == BROKEN_EVERY - 1
-        fields = {"worker-urls": " ".join(worker.url for worker in self.workers),
-                  **FILES[number % 2]}
+        workers = self.workers[: -1 if number % ABSENT_EVERY == 0 and number > 0 else None]
+        fields = {"worker-urls": " ".join(worker.url for worker in workers), **FILES[number % 2]}
         if is_broken:
             fields["drain-ms"] = "5parsec"
         new = self.path.with_suffix(".new")
