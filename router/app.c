@@ -222,6 +222,7 @@ static void apply(struct app *app, const struct router_options *options)
 
     relay_configure(relay, relay_config_of(options));
     apply_policy(relay, options->policy);
+    fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
     log_set_level((enum log_level)options->log_level);
     app->drain_ms = options->drain_ms;
     for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
