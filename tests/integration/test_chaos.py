@@ -6,7 +6,6 @@ import queue
 import random
 import signal
 import threading
-import time
 
 import pytest
 
