@@ -222,6 +222,7 @@ static void apply(struct app *app, const struct router_options *options)
 
     relay_configure(relay, relay_config_of(options));
     apply_policy(relay, options->policy);
+    fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
     log_set_level((enum log_level)options->log_level);
     app->drain_ms = options->drain_ms;
     for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
@@ -258,8 +259,7 @@ static void on_hangup(uv_signal_t *signal, int number)
     candidate = config_candidate(app->config);
     if (fleet_set_urls(app->fleet, candidate->worker_urls.items, candidate->worker_urls.count, NULL,
                        why) < 0) {
-        LOG(LOG_ERROR, "config_refused", log_text("why", why));
-        config_discard(app->config);
+        config_discard(app->config, "worker-urls", why);
         note_config(app, RELOAD_REFUSED);
         return;
     }
