@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -44,12 +45,12 @@ def printed(*words, **how):
 
 def test_without_a_command_it_names_them_all():
     text = refused(USAGE)
-    for command in ("check", "explain", "show", "version"):
+    for command in ("check", "explain", "man", "show", "version"):
         assert re.search(rf"^  {command} ", text, re.MULTILINE), text
     assert printed("--help") == printed("-h") == text
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "show"])
+@pytest.mark.parametrize("command", ["check", "explain", "man", "show"])
 def test_every_command_says_its_usage_and_exit_codes(command):
     text = printed(command, "--help")
     assert text.startswith(f"Usage: samovar {command}")
@@ -77,6 +78,19 @@ def test_the_version_is_the_routers():
     assert printed("version") == printed("--version")
     assert printed("version").split()[-1] in router.stdout
     assert "no argument" in refused(USAGE, "version", "2")
+
+
+# --- man ---
+
+def test_the_man_page_is_roff_without_a_warning():
+    page = printed("man")
+    assert page.startswith(".TH SAMOVAR")
+    assert "\\-\\-worker\\-urls" in page and "SIGHUP" in page
+    if shutil.which("groff"):
+        judged = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,
+                                text=True, timeout=WAIT_S)
+        assert (judged.returncode, judged.stderr) == (0, "")
+    assert "no argument" in refused(USAGE, "man", "2")
 
 
 # --- check ---
