@@ -19,6 +19,10 @@ every = pytest.mark.parametrize("api", EVERY, ids=api_id)
 streamed = pytest.mark.parametrize("api", STREAMED, ids=api_id)
 compute = pytest.mark.parametrize("api", COMPUTE, ids=api_id)
 ways = pytest.mark.parametrize("how", ["fin", "rst"])
+# every call, and once more as a stream where it has one
+every_form = pytest.mark.parametrize(
+    "api, is_stream", [*((api, False) for api in EVERY), *((api, True) for api in STREAMED)],
+    ids=lambda value: api_id(value) if hasattr(value, "path") else "stream" if value else "whole")
 # of each family one, and of what only computes one that has OpenAI's errors and one that has not
 one_each = pytest.mark.parametrize("api", [*STREAMED, EMBEDDINGS, COUNT_TOKENS], ids=api_id)
 
@@ -237,12 +241,9 @@ def test_a_fault_of_the_framing_has_openai_s_form_as_no_api_is_known_yet(router,
 # --- workers that fail before the first byte ---
 
 
-@every
-@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+@every_form
 def test_an_error_before_the_first_byte_is_json_in_the_form_of_its_api(
         start_router, worker, api, is_stream):
-    if is_stream and api not in STREAMED:
-        pytest.skip("has no streams")
     router = start_router([worker], "--upstream-header-ms", IDLE_MS)
     fields = {"stream": True} if is_stream else {}
 
@@ -480,12 +481,9 @@ def assert_logged_as_abort(router, api, phase):
     router.wait_idle()
 
 
-@every
+@every_form
 @ways
-@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 def test_a_client_that_leaves_before_the_first_byte_is_noticed(router, worker, api, how, is_stream):
-    if is_stream and api not in STREAMED:
-        pytest.skip("has no streams")
     client = router.connect()
     client.post(api, api.request(**({"stream": True} if is_stream else {})))
     request = worker.expect()
