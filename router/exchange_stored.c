@@ -21,6 +21,9 @@
  *
  * A client's id is looked up, never built into anything: what is unknown ends here, and what is
  * known is sent on as the client wrote it.
+ *
+ * Ids are read where an answer is read: in the first event of a stream, or at the end of a whole
+ * answer, up to EXCHANGE_ANSWER_BODY_BYTES_MAX. A larger one is passed on and not remembered.
  */
 
 /* ---- what is remembered ---- */
