@@ -62,12 +62,11 @@ static struct poison_suspect *make_room(struct poison_table *table, uint64_t bod
 bool poison_table_add(struct poison_table *table, uint64_t body, struct poison_victim victim,
                       uint64_t now_ms)
 {
-    struct poison_suspect *suspect = find(table, body);
+    struct poison_suspect *suspect;
 
-    assert(body != 0);
-
-    if (table->memory_ms == 0)
+    if (table->memory_ms == 0 || body == 0)
         return false;
+    suspect = find(table, body);
     if (suspect == NULL || !is_remembered(table, suspect, now_ms)) {
         if (suspect == NULL)
             suspect = make_room(table, body);
@@ -98,10 +97,10 @@ void poison_table_clear(struct poison_table *table, uint64_t body)
 {
     struct poison_suspect *suspect;
 
-    if (table->count == 0)
+    if (table->count == 0 || body == 0)
         return;
     suspect = find(table, body);
-    if (suspect == NULL || suspect->body == 0)
+    if (suspect == NULL)
         return;
     *suspect = (struct poison_suspect){0};
     table->count--;
