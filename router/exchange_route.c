@@ -191,23 +191,41 @@ int exchange_attempt(struct exchange *exchange, struct worker *worker)
     return 0;
 }
 
-static void refuse_route(struct exchange *exchange, bool is_busy)
+void exchange_refuse_connection(struct exchange *exchange, int status)
 {
-    struct relay *relay = exchange->relay;
+    static const struct api_error busy = {503, "overloaded", NULL,
+                                          "All connections to the workers that may serve this are "
+                                          "in use (option --worker-conn-count-max). Try again "
+                                          "later."};
+    static const struct api_error descriptors = {
+        503, "overloaded", NULL,
+        "The router may open no more connections: it is at "
+        "its limit of open files (ulimit -n, or LimitNOFILE "
+        "of its unit). Try again later."};
+    static const struct api_error memory = {503, "overloaded", NULL,
+                                            "The router has no memory for another connection. Try "
+                                            "again later."};
+    static const struct api_error other = {
+        503, "overloaded", NULL,
+        "The router's system gives it no further connection to a "
+        "worker. Try again later."};
+    bool is_descriptors = status == -EMFILE || status == -ENFILE;
 
-    relay->stats.rejected_total[is_busy ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
-    if (is_busy)
-        exchange_fail(exchange,
-                      &(struct api_error){503, "overloaded", NULL,
-                                          "All connections to the workers are in use (option "
-                                          "--worker-conn-count-max). Try again later."},
-                      END_OVERLOADED);
-    else
-        exchange_fail(exchange,
-                      &(struct api_error){503, "no_worker_available", NULL,
-                                          "No worker that serves this model is up. Try again "
-                                          "later."},
-                      END_REFUSED);
+    if (is_descriptors)
+        relay_warn_descriptors(exchange->relay, "worker");
+    exchange_refuse(exchange, REJECT_OVERLOADED,
+                    status == -EBUSY    ? &busy
+                    : is_descriptors    ? &descriptors
+                    : status == -ENOMEM ? &memory
+                                        : &other);
+}
+
+static void refuse_route(struct exchange *exchange)
+{
+    exchange_refuse(exchange, REJECT_NO_WORKER,
+                    &(struct api_error){503, "no_worker_available", NULL,
+                                        "No worker that serves this model is up. Try again "
+                                        "later."});
 }
 
 void exchange_route(struct exchange *exchange)
@@ -219,6 +237,7 @@ void exchange_route(struct exchange *exchange)
         .now_ms = io_loop_now_ms(relay->io),
     };
     size_t count;
+    int status = 0;
 
     assert(exchange->state == EXCHANGE_ROUTE);
 
@@ -234,10 +253,14 @@ void exchange_route(struct exchange *exchange)
         const struct worker_view *view = &relay->views[relay->order[i]];
 
         note_choice(exchange, view, &relay->terms[relay->order[i]]);
-        if (exchange_attempt(exchange, worker_set_at(relay->workers, view->worker)) == 0)
+        status = exchange_attempt(exchange, worker_set_at(relay->workers, view->worker));
+        if (status == 0)
             return; /* the exchange may be gone */
     }
-    refuse_route(exchange, count > 0);
+    if (count > 0)
+        exchange_refuse_connection(exchange, status);
+    else
+        refuse_route(exchange);
 }
 
 /* ---- the request as the worker gets it ---- */
