@@ -64,7 +64,7 @@ struct relay_config {
     uint64_t worker_cache_tokens; /* 0: as the engine says */
     uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
-    bool client_half_close; /* a FIN behind a request is not leaving */
+    bool client_half_close;          /* a FIN behind a request is not leaving */
     struct option_list cors_origins; /* that may read answers in a browser; borrowed */
 };
 

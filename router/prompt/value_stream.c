@@ -46,13 +46,13 @@ static void end_value(struct value_stream *stream)
 
 static void open_level(struct value_stream *stream, struct prompt_writer *writer, bool is_object)
 {
-    uint64_t bit = UINT64_C(1) << stream->depth;
+    uint64_t bit;
 
     if (stream->depth == VALUE_STREAM_DEPTH_MAX) {
         fail(stream);
         return;
     }
-    stream->depth++;
+    bit = UINT64_C(1) << stream->depth++;
     stream->objects = is_object ? stream->objects | bit : stream->objects & ~bit;
     stream->state = is_object ? STATE_FIRST_KEY : STATE_FIRST_ELEMENT;
     prompt_write_tag(writer, is_object ? TAG_OBJECT : TAG_ARRAY);
