@@ -57,6 +57,22 @@ static bool is_connect_slower_than_answer(const struct router_options *options,
     return options->connect_ms >= options->upstream_header_ms;
 }
 
+static bool may_any_page_read(const struct router_options *options, const struct machine *machine)
+{
+    (void)machine;
+    for (size_t i = 0; i < options->cors_origins.count; i++)
+        if (strcmp(options->cors_origins.items[i], "*") == 0)
+            return true;
+    return false;
+}
+
+static bool is_keepalive_too_late(const struct router_options *options,
+                                  const struct machine *machine)
+{
+    (void)machine;
+    return options->keepalive_ms >= options->upstream_idle_ms;
+}
+
 static bool is_drain_short(const struct router_options *options, const struct machine *machine)
 {
     (void)machine;
@@ -126,9 +142,15 @@ static const struct doubt_row {
     {is_connect_slower_than_answer,
      {"connect-ms", "a connection may take as long as the whole wait for an answer",
       "make it much shorter than upstream-header-ms, so that another worker can be tried"}},
+    {may_any_page_read,
+     {"cors-origins", "any web page that a user opens may send prompts and read the answers",
+      "name the origins that may, as https://host"}},
     {is_drain_short,
      {"drain-ms", "a restart cuts answers that need longer than this",
       "give it the time of a long answer, and the supervisor some seconds more"}},
+    {is_keepalive_too_late,
+     {"keepalive-ms", "a silent stream is cut before a keepalive is due",
+      "make it shorter than upstream-idle-ms"}},
     {is_probing_hard,
      {"probe-interval-ms", "each worker is asked more than ten times a second",
       "once a second notices a dead worker within three"}},

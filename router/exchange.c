@@ -291,7 +291,9 @@ static void note_victim(struct exchange *exchange, struct poison_victim victim)
     struct relay *relay = exchange->relay;
     const struct request_record *record = &exchange->client->record;
 
-    if (!poison_table_add(&relay->poison, exchange->body_name, victim, io_loop_now_ms(relay->io)))
+    /* What asks about a stored response has no body that could be to blame. */
+    if (exchange->body_name == 0 ||
+        !poison_table_add(&relay->poison, exchange->body_name, victim, io_loop_now_ms(relay->io)))
         return;
     exchange->history.death_count = POISON_VICTIM_COUNT;
     LOG(LOG_WARN, "query_of_death", log_text("request_id", record->request_id),

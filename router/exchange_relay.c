@@ -406,9 +406,10 @@ static void truncate_answer(struct exchange *exchange, int status)
         exchange_note_death(exchange);
     learn_usage(exchange);
     exchange_fail(exchange,
-                  &(struct api_error){502,
-                                      is_protocol ? "upstream_protocol_error" : "upstream_closed",
-                                      NULL, "The worker's answer broke off in the middle."},
+                  &(struct api_error){
+                      502, is_protocol ? "upstream_protocol_error" : "upstream_closed", NULL,
+                      exchange->has_broken_off ? "The worker ended its answer before it was whole."
+                                               : "The worker died in the middle of its answer."},
                   is_protocol ? END_UPSTREAM_PROTOCOL : END_UPSTREAM_TRUNCATED);
 }
 

@@ -19,7 +19,7 @@
  * many copies of one body on one worker, so the victims must differ. And since a popular body (a
  * monitor's) may well be there when two workers are restarted, one good answer acquits it.
  */
-enum { END_BYTES = 112 }; /* 240 bytes in all, the most that XXH3 takes in one go */
+enum { END_BYTES = 56 }; /* 128 bytes in all, the most that XXH3 takes in its short way */
 
 void poison_table_init(struct poison_table *table, uint64_t memory_ms)
 {
@@ -62,12 +62,11 @@ static struct poison_suspect *make_room(struct poison_table *table, uint64_t bod
 bool poison_table_add(struct poison_table *table, uint64_t body, struct poison_victim victim,
                       uint64_t now_ms)
 {
-    struct poison_suspect *suspect = find(table, body);
+    struct poison_suspect *suspect;
 
-    assert(body != 0);
-
-    if (table->memory_ms == 0)
+    if (table->memory_ms == 0 || body == 0)
         return false;
+    suspect = find(table, body);
     if (suspect == NULL || !is_remembered(table, suspect, now_ms)) {
         if (suspect == NULL)
             suspect = make_room(table, body);
@@ -98,10 +97,10 @@ void poison_table_clear(struct poison_table *table, uint64_t body)
 {
     struct poison_suspect *suspect;
 
-    if (table->count == 0)
+    if (table->count == 0 || body == 0)
         return;
     suspect = find(table, body);
-    if (suspect == NULL || suspect->body == 0)
+    if (suspect == NULL)
         return;
     *suspect = (struct poison_suspect){0};
     table->count--;
@@ -117,7 +116,7 @@ uint64_t poison_body_name(const uint8_t *secret, uint64_t prompt, const char *bo
     } name = {.prompt = prompt, .len = len};
     size_t end_len = len < END_BYTES ? len : END_BYTES;
 
-    static_assert(sizeof name == 240, "no padding");
+    static_assert(sizeof name == 128, "no padding");
     memcpy(name.start, body, end_len);
     memcpy(name.end, body + len - end_len, end_len);
     return digest_64(secret, DIGEST_BODY, &name, sizeof name);

@@ -42,7 +42,8 @@ struct poison_table {
 
 void poison_table_init(struct poison_table *table, uint64_t memory_ms);
 
-/* victim died while it served body (not 0). True: it was not the first, and body is poison now. */
+/* victim died while it served body (0: a request without one, which is not remembered). True: it
+ * was not the first, and body is poison now. */
 MUST_CHECK bool poison_table_add(struct poison_table *table, uint64_t body,
                                  struct poison_victim victim, uint64_t now_ms);
 

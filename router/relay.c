@@ -42,6 +42,7 @@ void relay_init(struct relay *relay, struct io_loop *io, struct relay_config con
 void relay_configure(struct relay *relay, struct relay_config config)
 {
     relay->config = config;
+    relay->poison.memory_ms = config.poison_memory_ms;
     for (size_t wait = 0; wait < RELAY_WAIT_COUNT; wait++)
         deadline_list_set_duration(&relay->waits[wait].list, config.wait_ms[wait]);
 }

@@ -22,16 +22,18 @@
  */
 enum {
     IN_TOKEN = 1,  /* of methods and names (RFC 9110, 5.6.2) */
-    IN_TARGET = 2, /* visible ASCII but '#': no client may send a fragment */
-    IN_VALUE = 4,  /* blank, tab, visible ASCII, bytes above it */
+    IN_NAME = 2,   /* the same without '_', which engines that read CGI style names take for '-' */
+    IN_TARGET = 4, /* visible ASCII but '#': no client may send a fragment */
+    IN_VALUE = 8,  /* blank, tab, visible ASCII, bytes above it */
 };
 
 /* clang-format off */
 #define NO 0
 #define BL IN_VALUE
 #define TG (IN_VALUE | IN_TARGET)
-#define TK (IN_VALUE | IN_TARGET | IN_TOKEN)
-#define HASH (IN_VALUE | IN_TOKEN)
+#define TK (IN_VALUE | IN_TARGET | IN_TOKEN | IN_NAME)
+#define US (IN_VALUE | IN_TARGET | IN_TOKEN)
+#define HASH (IN_VALUE | IN_TOKEN | IN_NAME)
 #define LOW16 NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO, NO
 #define HIGH16 BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL, BL
 static const unsigned char classes[256] = {
@@ -44,7 +46,7 @@ static const unsigned char classes[256] = {
     /* @  A-Z                                                     */
     TG, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK,
     /*                                          [   \   ]   ^   _ */
-    TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TG, TG, TG, TK, TK,
+    TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TG, TG, TG, TK, US,
     /* `  a-z                                                     */
     TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK, TK,
     /*                                          {   |   }   ~ DEL */
@@ -259,12 +261,7 @@ static verdict step_line_start(struct http_raw_head *head, struct slice *bytes)
 
 static verdict step_name(struct http_raw_head *head, struct slice *bytes)
 {
-    struct slice start = *bytes;
-    size_t len = skip_run(bytes, IN_TOKEN);
-
-    /* Engines that read CGI style names cannot tell '_' from '-'. */
-    if (head->kind == HTTP_RAW_REQUEST && memchr(start.ptr, '_', len) != NULL)
-        return &fault_name;
+    skip_run(bytes, head->kind == HTTP_RAW_REQUEST ? IN_NAME : IN_TOKEN);
     if (bytes->len == 0)
         return NULL;
     if (bytes->ptr[0] != ':')
@@ -274,23 +271,41 @@ static verdict step_name(struct http_raw_head *head, struct slice *bytes)
     return NULL;
 }
 
-static verdict (*const steps[])(struct http_raw_head *head, struct slice *bytes) = {
-    [RAW_EMPTY] = step_empty,
-    [RAW_EMPTY_LF] = step_lf,
-    [RAW_METHOD] = step_method,
-    [RAW_TARGET] = step_target,
-    [RAW_VERSION] = step_version,
-    [RAW_VERSION_END] = step_version_end,
-    [RAW_STATUS] = step_status,
-    [RAW_STATUS_END] = step_status_end,
-    [RAW_REASON] = step_text,
-    [RAW_LINE_LF] = step_lf,
-    [RAW_LINE_START] = step_line_start,
-    [RAW_NAME] = step_name,
-    [RAW_VALUE] = step_text,
-    [RAW_END_LF] = step_lf,
-};
-static_assert(array_count(steps) == RAW_DONE, "every state but the last reads on");
+/* A switch, not a table: the steps become one function that holds its place in registers. */
+static verdict step(struct http_raw_head *head, struct slice *bytes)
+{
+    switch (head->state) {
+    case RAW_EMPTY:
+        return step_empty(head, bytes);
+    case RAW_METHOD:
+        return step_method(head, bytes);
+    case RAW_TARGET:
+        return step_target(head, bytes);
+    case RAW_VERSION:
+        return step_version(head, bytes);
+    case RAW_VERSION_END:
+        return step_version_end(head, bytes);
+    case RAW_STATUS:
+        return step_status(head, bytes);
+    case RAW_STATUS_END:
+        return step_status_end(head, bytes);
+    case RAW_LINE_START:
+        return step_line_start(head, bytes);
+    case RAW_NAME:
+        return step_name(head, bytes);
+    case RAW_REASON:
+    case RAW_VALUE:
+        return step_text(head, bytes);
+    case RAW_EMPTY_LF:
+    case RAW_LINE_LF:
+    case RAW_END_LF:
+        return step_lf(head, bytes);
+    case RAW_DONE:
+        break;
+    }
+    assert(!"nothing is read behind the end");
+    return NULL;
+}
 
 void http_raw_head_begin(struct http_raw_head *head, enum http_raw_kind kind,
                          struct http_raw_limits limits)
@@ -313,7 +328,7 @@ int http_raw_head_feed(struct http_raw_head *head, struct slice bytes, size_t *u
     verdict found = NULL;
 
     while (found == NULL && left.len > 0 && head->state != RAW_DONE)
-        found = steps[head->state](head, &left);
+        found = step(head, &left);
     *used = given - left.len;
     head->len += *used;
     if (found == NULL && head->state != RAW_DONE && bytes.len > given)

@@ -148,6 +148,12 @@ void option_set_carry(struct option_set *set, const struct option_set *source,
 /* The options, grouped and wrapped, each with its environment name and default. */
 MUST_CHECK int option_table_help(const struct option_table *table, struct buf *out);
 
+/* The same as the OPTIONS section of a man page, in roff. */
+MUST_CHECK int option_table_man(const struct option_table *table, struct buf *out);
+
+/* text as roff writes it: nothing in it is read as a request or a special character. */
+MUST_CHECK int option_man_text(struct slice text, struct buf *out);
+
 /* Frees what the target points to as well. */
 void option_set_release(struct option_set *set);
 

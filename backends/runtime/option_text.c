@@ -59,7 +59,8 @@ static void put_wrapped(struct text *text, const char *paragraph)
     put(text, "\n");
 }
 
-static void put_flag(struct text *text, const struct option *option)
+/* What stands for the value: "TIME", "ttft|random", "" of a switch. */
+static void put_form(struct text *text, const struct option *option)
 {
     static const char *const forms[] = {
         [OPTION_TEXT] = "TEXT",     [OPTION_WORD] = "WORD",     [OPTION_ENUM] = "WORD",
@@ -67,14 +68,19 @@ static void put_flag(struct text *text, const struct option *option)
         [OPTION_BOOL] = "",         [OPTION_LIST] = "ITEM ...",
     };
 
-    if (option->kind == OPTION_BOOL && option->phase != OPTION_COMMAND)
-        put(text, "  --[no-]%s", option->name);
-    else
-        put(text, "  --%s%s", option->name, option->kind == OPTION_BOOL ? "" : " ");
     if (option->words == NULL)
         put(text, "%s", forms[option->kind]);
     for (size_t i = 0; option->words != NULL && option->words[i] != NULL; i++)
         put(text, "%s%s", i == 0 ? "" : "|", option->words[i]);
+}
+
+static void put_flag(struct text *text, const struct option *option)
+{
+    if (option->kind == OPTION_BOOL && option->phase != OPTION_COMMAND)
+        put(text, "  --[no-]%s", option->name);
+    else
+        put(text, "  --%s%s", option->name, option->kind == OPTION_BOOL ? "" : " ");
+    put_form(text, option);
     put(text, "\n");
 }
 
@@ -127,6 +133,87 @@ int option_table_help(const struct option_table *table, struct buf *out)
         for (size_t j = i; j < table->count; j++)
             if (strcmp(table->options[j].group, table->options[i].group) == 0)
                 put_option(&text, &table->options[j]);
+    }
+    return text.status;
+}
+
+int option_man_text(struct slice text, struct buf *out)
+{
+    int status = 0;
+
+    for (size_t i = 0; status == 0 && i < text.len; i++) {
+        bool begins_line = i == 0 || text.ptr[i - 1] == '\n';
+
+        if (begins_line && (text.ptr[i] == '.' || text.ptr[i] == '\''))
+            status = buf_append(out, SLICE("\\&"));
+        if (status != 0)
+            break;
+        if (text.ptr[i] == '-')
+            status = buf_append(out, SLICE("\\-"));
+        else if (text.ptr[i] == '\\')
+            status = buf_append(out, SLICE("\\e"));
+        else
+            status = buf_append(out, slice_of(text.ptr + i, 1));
+    }
+    return status;
+}
+
+static void put_man(struct text *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void put_man(struct text *text, const char *format, ...)
+{
+    char piece[PARAGRAPH_BYTES];
+    va_list args;
+
+    if (text->status < 0)
+        return;
+    va_start(args, format);
+    vsnprintf(piece, sizeof piece, format, args);
+    va_end(args);
+    text->status = option_man_text(slice_of_string(piece), text->out);
+}
+
+static void put_man_option(struct text *text, const struct option *option)
+{
+    bool is_command = option->phase == OPTION_COMMAND && option->kind == OPTION_BOOL;
+    bool has_default = option->default_text != NULL && option->default_text[0] != '\0';
+    char env[96], least[32], most[32];
+
+    put(text, ".TP\n.B \"");
+    put_man(text, option->kind == OPTION_BOOL && !is_command ? "--[no-]%s" : "--%s", option->name);
+    put(text, "%s", option->kind == OPTION_BOOL ? "" : " ");
+    put_form(text, option); /* has no character that roff reads */
+    put(text, "\"\n");
+    put_man(text, "%s\n", option->help);
+    if (is_command)
+        return;
+    option_env_name(text->table, option, env);
+    put_man(text, "Environment: %s. Default: %s.\n", env,
+            has_default ? option->default_text : "none");
+    if (is_number(option->kind) && option->max != UINT64_MAX) {
+        option_value_write(option, option->min, least);
+        option_value_write(option, option->max, most);
+        put_man(text, "From %s to %s.\n", least, most);
+    }
+    if (option->phase != OPTION_COMMAND)
+        put_man(text, "%s\n",
+                option->phase == OPTION_BOOT ? "A change needs a restart."
+                                             : "A change takes effect at SIGHUP.");
+}
+
+int option_table_man(const struct option_table *table, struct buf *out)
+{
+    struct text text = {.table = table, .out = out};
+
+    put(&text, ".SH OPTIONS\n");
+    for (size_t i = 0; i < table->count; i++) {
+        if (is_group_known(table, i))
+            continue;
+        put(&text, ".SS %s\n", table->options[i].group);
+        for (size_t j = i; j < table->count; j++)
+            if (strcmp(table->options[j].group, table->options[i].group) == 0)
+                put_man_option(&text, &table->options[j]);
     }
     return text.status;
 }

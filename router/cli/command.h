@@ -17,6 +17,7 @@ typedef int command_fn(int argc, const char *const *argv);
 
 command_fn command_check;
 command_fn command_explain;
+command_fn command_man;
 command_fn command_show;
 command_fn command_version;
 

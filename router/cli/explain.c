@@ -34,12 +34,16 @@ enum {
 };
 
 static const char usage[] =
-    "Usage: samovar explain [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...] [--policy NAME]\n"
+    "Usage: samovar explain [--api NAME] [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...]\n"
+    "                       [--policy NAME]\n"
     "\n"
-    "Reads chat or completions request bodies (JSON; - or nothing: standard input) and shows "
-    "their\n"
-    "blocks and how many each shares with the earlier ones. With workers, ranks them for the last\n"
-    "body as a router would. Keys of a worker: matched (leading blocks it holds), queued "
+    "Reads request bodies (JSON; - or nothing: standard input) and shows their blocks and how "
+    "many\n"
+    "each shares with the earlier ones. --api chat, completions, responses or messages says whose\n"
+    "the files behind it are; without it that is taken from their fields. With workers, ranks "
+    "them\n"
+    "for the last body as a router would. Keys of a worker: matched (leading blocks it holds), "
+    "queued "
     "(uncached\n"
     "prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate (prefill tokens\n"
     "per ms).\n"
@@ -54,6 +58,7 @@ struct shown_worker {
 
 struct prompt {
     const char *file;
+    enum api api; /* as asked for; API_COUNT: as the body looks */
     struct prompt_blocks blocks;
     struct api_request request; /* its slices are gone with the body: only api is read */
     uint64_t root;
@@ -61,8 +66,8 @@ struct prompt {
 };
 
 struct explain {
-    const char *files[FILE_COUNT_MAX];
-    size_t file_count;
+    size_t file_count; /* of prompts[] */
+    enum api api;      /* of the files to come */
     struct shown_worker workers[WORKER_COUNT_SHOWN_MAX];
     size_t worker_count;
     const struct policy *policy;
@@ -148,11 +153,31 @@ static int read_policy(struct explain *explain, const char *name)
     return -EINVAL;
 }
 
+/* The APIs whose prompts have names. */
+static int read_api(struct explain *explain, const char *name)
+{
+    for (enum api api = 0; api < API_COUNT; api++) {
+        if (api_work(api) == API_WORK_GENERATE && strcmp(api_name(api), name) == 0) {
+            explain->api = api;
+            return 0;
+        }
+    }
+    fprintf(stderr, "samovar explain: --api %s: write chat, completions, responses or messages\n",
+            name);
+    return -EINVAL;
+}
+
+static void add_file(struct explain *explain, const char *path)
+{
+    explain->prompts[explain->file_count++] = (struct prompt){.file = path, .api = explain->api};
+}
+
 static int read_arguments(struct explain *explain, int argc, const char *const *argv)
 {
     int status = 0;
 
     explain->policy = policy_list()[0];
+    explain->api = API_COUNT;
     for (int i = 1; i < argc && status == 0; i++) {
         if (strcmp(argv[i], "--worker") == 0 && i + 1 < argc) {
             status = read_worker(explain, argv[++i]);
@@ -162,6 +187,10 @@ static int read_arguments(struct explain *explain, int argc, const char *const *
             status = read_policy(explain, argv[++i]);
         } else if (strncmp(argv[i], "--policy=", 9) == 0) {
             status = read_policy(explain, argv[i] + 9);
+        } else if (strcmp(argv[i], "--api") == 0 && i + 1 < argc) {
+            status = read_api(explain, argv[++i]);
+        } else if (strncmp(argv[i], "--api=", 6) == 0) {
+            status = read_api(explain, argv[i] + 6);
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             explain->wants_help = true;
         } else if ((argv[i][0] == '-' && argv[i][1] != '\0') ||
@@ -170,11 +199,11 @@ static int read_arguments(struct explain *explain, int argc, const char *const *
                     argv[i], FILE_COUNT_MAX, usage);
             status = -EINVAL;
         } else {
-            explain->files[explain->file_count++] = argv[i];
+            add_file(explain, argv[i]);
         }
     }
     if (explain->file_count == 0)
-        explain->files[explain->file_count++] = "-";
+        add_file(explain, "-");
     return status;
 }
 
@@ -198,25 +227,44 @@ static int read_body(const char *path, struct buf *body)
     return status;
 }
 
-/* A body with messages is a chat; it says so itself, so nobody has to. */
+static bool has(struct json_value value, const char *key)
+{
+    return json_type(json_get(value, key)) != JSON_NONE;
+}
+
+/* A tool with its schema at the top is one of the messages API. */
+static bool is_flat_tool(struct json_value tools)
+{
+    struct json_iterator elements = json_iterate(tools);
+    struct json_value first;
+
+    return json_next_element(&elements, &first) && has(first, "input_schema");
+}
+
+/* A body says by its fields what it is, so mostly nobody has to. Where two APIs would do, it is a
+ * chat. */
 static enum api api_of(struct json_scanner *scanner, struct slice body)
 {
     struct json_value root;
     struct parse_error error;
 
-    if (json_scan(scanner, body, &root, &error) == 0 &&
-        json_type(json_get(root, "messages")) == JSON_NONE &&
-        json_type(json_get(root, "prompt")) != JSON_NONE)
-        return API_COMPLETIONS;
-    return API_CHAT;
+    if (json_scan(scanner, body, &root, &error) < 0)
+        return API_CHAT;
+    if (has(root, "messages"))
+        return has(root, "system") || is_flat_tool(json_get(root, "tools")) ? API_MESSAGES
+                                                                            : API_CHAT;
+    if (has(root, "input"))
+        return API_RESPONSES;
+    return has(root, "prompt") ? API_COMPLETIONS : API_CHAT;
 }
 
 static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
                        struct slice body)
 {
     struct prompt_stream_config config = {explain->secret, 256, 64};
+    enum api api = prompt->api < API_COUNT ? prompt->api : api_of(scanner, body);
     struct api_fault fault;
-    int status = api_request_parse(api_of(scanner, body), scanner, body, &prompt->request, &fault);
+    int status = api_request_parse(api, scanner, body, &prompt->request, &fault);
 
     if (status == 0)
         status = prompt_stream_write(config, &prompt->request, &explain->arena, BLOCK_COUNT_MAX,
@@ -271,9 +319,8 @@ static void print_prompt(const struct explain *explain, size_t index)
     uint64_t start = 0;
 
     printf("%s: %s, model %s, root %016" PRIx64 ", %" PRIu64 " bytes, %zu blocks\n", prompt->file,
-           prompt->request.api == API_CHAT ? "chat" : "completions",
-           prompt->model[0] == '\0' ? "(none)" : prompt->model, prompt->root, blocks->bytes,
-           blocks->block_count);
+           api_name(prompt->request.api), prompt->model[0] == '\0' ? "(none)" : prompt->model,
+           prompt->root, blocks->bytes, blocks->block_count);
     printf("  %s, %" PRIu32 " of at most %" PRIu64 " tokens%s\n",
            prompt->request.is_stream ? "a stream" : "an answer at once",
            prompt->request.choice_count, prompt->request.answer_tokens_max,
@@ -346,7 +393,6 @@ static int run(struct explain *explain)
 
     digest_secret_derive(explain->secret, (const uint8_t *)key, sizeof key);
     for (size_t i = 0; i < explain->file_count; i++) {
-        explain->prompts[i].file = explain->files[i];
         if (read_prompt(explain, &explain->prompts[i]) < 0)
             return EXIT_CODE_FAILED;
         print_prompt(explain, i);

@@ -17,6 +17,7 @@ static const struct {
     {"check", "read a configuration as the router would, and say all that is wrong", command_check},
     {"explain", "show how prompts are cut into blocks, and which worker they would go to",
      command_explain},
+    {"man", "print the man page of samovar-router, made of its table of options", command_man},
     {"show", "show what a running router knows of its workers", command_show},
     {"version", "print the version", command_version},
 };

@@ -16,6 +16,7 @@
 #include "backends/runtime/slice.h"
 #include "hashing/block_chain.h"
 #include "router/api/api_request.h"
+#include "router/prompt/value_stream.h"
 
 enum {
     ANSWER_BLOCK_COUNT_MAX = 1024,     /* an answer longer than 256 KiB is learned up to there */
@@ -56,11 +57,16 @@ struct answer_stream {
     struct block *blocks; /* that the answer closed, beyond the prompt's; heap, grown as needed */
     size_t block_count;
     struct block_chain chain;
-    /* private to answer_stream.c */
+    /* private to answer_stream*.c */
     bool is_full; /* the chain takes no more: what it holds so far is still right */
     bool is_closed;
-    unsigned place;      /* enum place: how far the message has come */
-    uint32_t call_index; /* of the tool call that is open */
+    unsigned place;                /* enum answer_place: how far the message has come */
+    uint32_t call_index;           /* of the tool call that is open (chat) */
+    unsigned part;                 /* enum answer_part: the block or item that is open */
+    bool is_part_new;              /* the next text begins a part of its own */
+    uint64_t part_index;           /* of that block or item, as its events name it */
+    uint64_t part_bytes;           /* that its deltas carried so far */
+    struct value_stream arguments; /* of the call that is open (messages) */
 };
 
 /*

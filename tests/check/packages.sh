@@ -6,6 +6,7 @@
 PACKAGES_BUILD="ca-certificates gcc g++ libc6-dev cmake ninja-build pkg-config
 libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev"
 PACKAGES_TEST="ccache clang clang-format curl libcriterion-dev procps python3 python3-venv"
+PACKAGES_PEERS="haproxy nginx" # what the same bytes do elsewhere: test_differential.py
 PACKAGES_VLLM="binutils libnuma1"
 PACKAGES_DOCKER="buildah debootstrap"
 
@@ -98,16 +99,35 @@ unpack_promtool()
     ) && rm -rf $TOOLS_DIR/package
 }
 
+# install_idle PACKAGE...: the programs; their services are not started, since nobody asked for a
+# web server on port 80 (policy-rc.d: what a package's installation asks before it starts one).
+POLICY=/usr/sbin/policy-rc.d
+install_idle()
+{
+    [ -n "$(missing_of "$@")" ] || return 0
+    if [ "$(id -u)" -ne 0 ] || [ -e $POLICY ]; then
+        install_packages "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' >$POLICY && chmod +x $POLICY
+    install_packages "$@"
+    idle_status=$?
+    rm -f $POLICY
+    return $idle_status
+}
+
 part_deps()
 {
     ensure_localhost
     # shellcheck disable=SC2086
-    if [ -n "$(missing_of $PACKAGES_BUILD $PACKAGES_TEST $(clang_runtime_package))" ] ||
+    if [ -n "$(missing_of $PACKAGES_BUILD $PACKAGES_TEST $PACKAGES_PEERS $(clang_runtime_package))" ] ||
         ! llhttp_is_installed; then
         update_lists || echo "apt-get update failed; the lists that are there must do"
     fi
     # shellcheck disable=SC2086,SC2046
     install_packages $PACKAGES_BUILD $PACKAGES_TEST $(llhttp_package) $(clang_runtime_package) \
         $(format_package) || return 1
+    # shellcheck disable=SC2086
+    install_idle $PACKAGES_PEERS || echo "no haproxy or nginx: the test that asks them is skipped"
     unpack_promtool || echo "no promtool: the tests that ask it are skipped"
 }

@@ -131,7 +131,7 @@ part_integration()
 {
     make_venv
     case $? in
-    0) run_pytest build/bin tests/integration ;;
+    0) run_pytest build/bin tests/integration tests/soak ;;
     "$EXIT_SKIP") skip integration "pip cannot install tests/integration/requirements.txt" ;;
     *) return 1 ;;
     esac
@@ -196,7 +196,7 @@ part_sanitizers()
     case $? in
     0)
         say "integration"
-        run_pytest build-asan/bin tests/integration || sanitizers_status=1 ;;
+        run_pytest build-asan/bin tests/integration tests/soak || sanitizers_status=1 ;;
     "$EXIT_SKIP") skip "integration with sanitizers" "pip cannot install its packages" ;;
     *) sanitizers_status=1 ;;
     esac

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A body as either API: parsing and naming never fail in another way than by saying why, and the
- * names hold together. */
+/* The first byte names an API, the rest is a body: parsing and naming never fail in another way
+ * than by saying why, and the names hold together. */
 #include "router/prompt/prompt_stream.h"
+#include "tests/fuzz/fuzz_api.h"
 #include "tests/fuzz/fuzz_input.h"
 
 #include <assert.h>
@@ -46,6 +47,8 @@ static void run(enum api api, struct slice body)
         status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64}, &request,
                                      &arena, BLOCK_COUNT_MAX, &prompt, &fault);
         check_blocks(&prompt);
+        if (api_work(api) != API_WORK_GENERATE || request.continues_state)
+            assert(prompt.block_count == 0);
     }
     assert(status == 0 || status == -EINVAL || status == -ENOBUFS);
     if (status == -EINVAL)
@@ -56,10 +59,12 @@ static void run(enum api api, struct slice body)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char *body = fuzz_padded(data, size, JSON_PADDING);
+    char *body;
 
-    run(API_CHAT, slice_of(body, size));
-    run(API_COMPLETIONS, slice_of(body, size));
+    if (size == 0)
+        return 0;
+    body = fuzz_padded(data + 1, size - 1, JSON_PADDING);
+    run(fuzz_api(data[0]), slice_of(body, size - 1));
     free(body);
     return 0;
 }

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -44,12 +45,12 @@ def printed(*words, **how):
 
 def test_without_a_command_it_names_them_all():
     text = refused(USAGE)
-    for command in ("check", "explain", "show", "version"):
+    for command in ("check", "explain", "man", "show", "version"):
         assert re.search(rf"^  {command} ", text, re.MULTILINE), text
     assert printed("--help") == printed("-h") == text
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "show"])
+@pytest.mark.parametrize("command", ["check", "explain", "man", "show"])
 def test_every_command_says_its_usage_and_exit_codes(command):
     text = printed(command, "--help")
     assert text.startswith(f"Usage: samovar {command}")
@@ -77,6 +78,19 @@ def test_the_version_is_the_routers():
     assert printed("version") == printed("--version")
     assert printed("version").split()[-1] in router.stdout
     assert "no argument" in refused(USAGE, "version", "2")
+
+
+# --- man ---
+
+def test_the_man_page_is_roff_without_a_warning():
+    page = printed("man")
+    assert page.startswith(".TH SAMOVAR")
+    assert "\\-\\-worker\\-urls" in page and "SIGHUP" in page
+    if shutil.which("groff"):
+        judged = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,
+                                text=True, timeout=WAIT_S)
+        assert (judged.returncode, judged.stderr) == (0, "")
+    assert "no argument" in refused(USAGE, "man", "2")
 
 
 # --- check ---
@@ -268,6 +282,32 @@ def test_a_completions_body_is_known_by_its_prompt():
     assert text.startswith("-: completions, ")
 
 
+TEXT = "a" * 300
+
+
+@pytest.mark.parametrize("api, body", [
+    ("responses", {"input": TEXT}),
+    ("messages", {"system": TEXT, "messages": [{"role": "user", "content": "x"}]}),
+    ("messages", {"tools": [{"name": "f", "input_schema": {}}],
+                  "messages": [{"role": "user", "content": "x"}]}),
+])
+def test_a_body_of_another_api_is_known_by_its_fields(api, body):
+    assert printed("explain", stdin=json.dumps(body)).startswith(f"-: {api}, ")
+
+
+def test_the_api_of_a_file_can_be_said_and_a_conversation_is_the_same_in_all(tmp_path):
+    chat_body = chat(TEXT)
+    (tmp_path / "chat").write_text(chat_body)
+    (tmp_path / "messages").write_text(chat_body)
+    (tmp_path / "responses").write_text(json.dumps({"model": MODEL, "input": TEXT}))
+
+    text = printed("explain", tmp_path / "chat", "--api", "messages", tmp_path / "messages",
+                   "--api=responses", tmp_path / "responses")
+
+    assert [row for row in re.findall(r": (\w+), model", text)] == ["chat", "messages", "responses"]
+    assert text.count("shares the first 2 blocks") == 3
+
+
 @pytest.mark.parametrize("stdin, said", [
     ("", "JSON"), ("{", "at byte"), ('{"model":"m"}', "messages"), ("[]", "object"),
 ])
@@ -286,6 +326,7 @@ def test_a_body_that_means_nothing_fails_and_says_why(stdin, said):
     (["--worker", "w,rate=0"], "is not understood"),
     (["--worker", "w,matched=x"], "is not understood"),
     (["--worker"], "is not understood"),
+    (["--api", "embeddings"], "--api embeddings: write chat, completions, responses or messages"),
 ])
 def test_wrong_words_for_explain_are_named(words, said):
     assert said in refused(USAGE, "explain", *words, stdin=chat("x"))

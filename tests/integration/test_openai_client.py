@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from peers.http1 import read_answer
 from peers.openai_api import CHAT
 from peers.process import wait_until
-from peers.router import Client
 
 openai = pytest.importorskip("openai", reason="the openai package is missing: requirements.txt")
 
@@ -37,16 +35,7 @@ def client(router):
 
 
 def running(sims):
-    """Requests in the engines, by their own gauge."""
-    total = 0.0
-    for sim in sims:
-        wire = Client.connect(sim.address)
-        wire.request("GET", "/metrics", None, {"Connection": "close"})
-        for line in read_answer(wire, "GET").read_all().decode().splitlines():
-            if line.startswith("vllm:num_requests_running"):
-                total += float(line.split()[-1])
-        wire.close()
-    return total
+    return sum(sim.running() for sim in sims)
 
 
 def test_chat(client):

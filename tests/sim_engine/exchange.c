@@ -147,6 +147,11 @@ static void answer_fault_status(struct exchange *exchange)
     answer_fault(exchange, &fault);
 }
 
+static bool is_aimed_here(const struct exchange *exchange, const struct fault *fault)
+{
+    return fault->port == 0 || fault->port == (uint16_t)exchange->engine->options.port;
+}
+
 static void choose_fault(struct exchange *exchange, bool is_stream, bool is_early)
 {
     struct engine *engine = exchange->engine;
@@ -155,6 +160,7 @@ static void choose_fault(struct exchange *exchange, bool is_stream, bool is_earl
         struct fault_rule *rule = &engine->rules[i];
 
         if ((rule->fault.kind == FAULT_RESET) == is_early &&
+            is_aimed_here(exchange, &rule->fault) &&
             fault_rule_hits(rule, slice_of_string(exchange->path), is_stream)) {
             exchange->has_fault = true;
             exchange->fault = rule->fault;
@@ -497,8 +503,10 @@ static void read_fault_header(struct exchange *exchange, const struct http_head 
     if (spec.len == 0)
         return;
     exchange->has_fault = fault_parse(spec, &exchange->fault, &error) == 0;
-    if (exchange->has_fault)
+    if (exchange->has_fault) {
+        exchange->has_fault = is_aimed_here(exchange, &exchange->fault);
         return;
+    }
     *fault = (struct engine_fault){.status = 400, .type = "BadRequestError"};
     snprintf(fault->param, sizeof fault->param, "x-sim-fault");
     snprintf(fault->message, sizeof fault->message, "x-sim-fault, at byte %zu: %s", error.offset,
@@ -523,6 +531,9 @@ static void on_head(void *ctx, const struct http_head *head)
     exchange->is_json =
         slice_starts_with(header(head, SLICE("content-type")), SLICE("application/json"));
     exchange->began_us = clock_now_us();
+    if (route_find(exchange->path).kind != ROUTE_PAGE)
+        LOG(LOG_INFO, "request", log_text("path", exchange->path),
+            log_text("request_id", exchange->request_id));
     read_fault_header(exchange, head);
     choose_fault(exchange, false, true);
     if (has_fault(exchange, FAULT_RESET))

@@ -150,6 +150,14 @@ static int read_condition(const struct fault_reader *reader, struct slice key, s
                    ? 0
                    : fail(reader, "when must be stream or plain.");
     }
+    if (slice_eq(key, SLICE("port"))) {
+        uint64_t port = 0;
+
+        if (read_count(value, &port) < 0 || port == 0 || port > UINT16_MAX)
+            return fail(reader, "port must be a whole number from 1 to 65535.");
+        fault->port = (uint16_t)port;
+        return 0;
+    }
     if (slice_eq(key, SLICE("path"))) {
         if (value.len == 0 || value.len >= sizeof fault->path || value.ptr[0] != '/')
             return fail(reader, "path must begin with / and be shorter than 128 bytes.");
@@ -157,7 +165,7 @@ static int read_condition(const struct fault_reader *reader, struct slice key, s
         fault->path[value.len] = '\0';
         return 0;
     }
-    return fail(reader, "The conditions are how, path, every, nth, p and when.");
+    return fail(reader, "The conditions are how, path, port, every, nth, p and when.");
 }
 
 int fault_parse(struct slice spec, struct fault *fault, struct parse_error *error)

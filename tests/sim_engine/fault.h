@@ -3,9 +3,10 @@
 /*
  * fault: how the engine misbehaves on demand: what it does, and to which requests. Parsed from
  *
- *     KIND[=ARG][,how=fin|rst][,path=PREFIX][,every=N|nth=N|p=SHARE][,when=stream|plain]
+ *     KIND[=ARG][,how=fin|rst][,path=PREFIX][,port=N][,every=N|nth=N|p=SHARE][,when=stream|plain]
  *
- * of --fault (a rule for all requests) or the header x-sim-fault (for one). Pure.
+ * of --fault (a rule for all requests) or the header x-sim-fault (for one; there port says which of
+ * the engines behind a router is meant). Pure.
  */
 #ifndef TESTS_SIM_ENGINE_FAULT_H
 #define TESTS_SIM_ENGINE_FAULT_H
@@ -52,6 +53,7 @@ struct fault {
     uint64_t arg;   /* of kinds that have one */
     bool by_reset;  /* how=rst: end the connection by RST instead of FIN */
     char path[128]; /* only requests whose target begins so; "": all */
+    uint16_t port;  /* only the engine that listens there; 0: each */
     enum fault_which which;
     uint64_t number; /* of FAULT_EVERY and FAULT_NTH; >= 1 */
     double share;    /* of FAULT_SHARE, in [0, 1] */

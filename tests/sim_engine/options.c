@@ -197,6 +197,7 @@ void options_print_help(void)
            "Conditions:\n"
            "  how=fin|rst: how die_at_byte, die_at_event and close_after_request close (fin)\n"
            "  path=PREFIX: only requests whose target begins so\n"
+           "  port=N: only the engine that listens there\n"
            "  every=N, nth=N, p=SHARE: each Nth of them, only the Nth, that share at random\n"
            "  when=stream|plain: only requests for a stream, or for a whole answer\n",
            fault_help());

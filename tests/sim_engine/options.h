@@ -18,7 +18,7 @@ enum { OPTIONS_FAULT_COUNT_MAX = 16 };
 
 struct options {
     const char *host;
-    double port; /* 0: any free one */
+    double port; /* 0: any free one; once it listens: that one */
     const char *model;
     const char *loras[ENGINE_LORA_COUNT_MAX];
     size_t lora_count;

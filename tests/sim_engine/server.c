@@ -120,6 +120,7 @@ static int listen_at(struct server *server, const char *host, int port)
         status = uv_tcp_getsockname(&server->listener, (struct sockaddr *)&bound, &bound_len);
     if (status < 0)
         return status;
+    server->engine.options.port = ntohs(bound.sin_port);
     printf("listening on %s:%d\n", host, ntohs(bound.sin_port));
     fflush(stdout);
     return 0;

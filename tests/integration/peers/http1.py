@@ -47,7 +47,7 @@ class Message:
         self.body = bytearray()  # all that has been read of it
         self.handed_out = 0  # how much of it read() and read_until() have given
         length = self.head.get("content-length")
-        encoding = self.head.get("transfer-encoding")
+        encoding = (self.head.get("transfer-encoding") or "").lower() or None
         assert not (length and encoding), "both Content-Length and Transfer-Encoding"
         assert encoding in (None, "chunked"), f"Transfer-Encoding: {encoding}"
         if not has_body:

@@ -115,6 +115,9 @@ class Router(Process):
         found.update({row["url"]: row["in_flight"] for row in self.workers()})
         return {key: value for key, value in found.items() if value}
 
+    def wait_in_flight(self):
+        wait_until(self.in_flight, "something in flight")
+
     def wait_idle(self):
         wait_until(lambda: not self.in_flight(), lambda: f"still in flight: {self.in_flight()}")
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """samovar-sim, the simulated engine, as a process."""
 
+from peers.http1 import read_answer, request_bytes
 from peers.openai_api import MODEL
 from peers.process import Process, program, wait_until
-from peers.wire import HOST
+from peers.wire import HOST, Wire
 
 
 class Sim(Process):
@@ -26,3 +27,19 @@ class Sim(Process):
         assert self.is_running(), f"samovar-sim ended: {self.log.text}"
         told = [line for line in self.log.text if line.startswith("listening on ")]
         return int(told[0].rsplit(":", 1)[1]) if told else None
+
+    def get(self, target, fields=()):
+        """One request on a connection of its own; the answer with its whole body."""
+        wire = Wire.connect(self.address)
+        wire.send(request_bytes("GET", target, None, {"Connection": "close", **dict(fields)}))
+        answer = read_answer(wire, "GET")
+        answer.read_all()
+        wire.close()
+        return answer
+
+    def running(self):
+        """Requests in it, by its own gauge."""
+        for line in self.get("/metrics").read_all().decode().splitlines():
+            if line.startswith("vllm:num_requests_running"):
+                return float(line.split()[-1])
+        raise AssertionError("no gauge of what runs")

@@ -1,140 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "backends/http/sse.h"
 #include "router/prompt/answer_stream.h"
+#include "tests/support/answer_world.h"
 #include "tests/support/leak_check.h"
-#include "tests/support/prompt_world.h"
-#include "tests/support/recording.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
 #include <stdio.h>
 
-enum { KIND_COUNT = ANSWER_EVENT_OTHER + 1 };
-
 #define TEN     "abcdefghij"
 #define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
 #define LONG    HUNDRED HUNDRED HUNDRED
 #define USER    "{\"role\":\"user\",\"content\":\"" LONG "?\"}"
-
-static const char recordings[] = TESTS_DIR "/fixtures/vllm-0.32.0/http";
-
-/* A prompt that was sent, and its answer as it passes. */
-struct answer_world {
-    struct prompt_world prompt;
-    struct json_scanner *scanner; /* the exchange's scanner is in other use by now */
-    struct answer_stream answer;
-    size_t kinds[KIND_COUNT];
-    enum answer_event_kind last_kind;
-};
-
-static void answer_world_init(struct answer_world *world, enum api api, struct slice body)
-{
-    int status;
-
-    memset(world, 0, sizeof *world);
-    status = prompt_world_try(&world->prompt, api, body);
-    cr_assert(status == 0, "%s", world->prompt.fault.message);
-    world->scanner = json_scanner_create();
-    answer_stream_init(&world->answer, &world->prompt.request, &world->prompt.prompt.chain);
-}
-
-static void answer_world_release(struct answer_world *world)
-{
-    answer_stream_release(&world->answer);
-    json_scanner_destroy(world->scanner);
-    prompt_world_release(&world->prompt);
-}
-
-static void feed_event(struct answer_world *world, struct slice data)
-{
-    world->last_kind = answer_stream_event(&world->answer, world->scanner, data);
-    world->kinds[world->last_kind]++;
-}
-
-/* For a short data text of the test's own. */
-static void feed_text(struct answer_world *world, const char *text)
-{
-    char data[2048 + JSON_PADDING] = {0};
-
-    cr_assert(lt(sz, strlen(text), 2048));
-    memcpy(data, text, strlen(text));
-    feed_event(world, slice_of(data, strlen(text)));
-}
-
-static void on_event(void *ctx, const struct sse_event *event)
-{
-    feed_event(ctx, event->data);
-}
-
-static void feed_recording(struct answer_world *world, const char *name)
-{
-    struct sse_reader reader;
-    struct buf body;
-
-    recording_read(&body, recordings, name);
-    sse_reader_init(&reader);
-    sse_reader_feed(&reader, buf_slice(&body), on_event, world);
-    sse_reader_release(&reader);
-    buf_release(&body);
-}
-
-static void init_from_recording(struct answer_world *world, enum api api, const char *name)
-{
-    struct buf body;
-
-    recording_read(&body, recordings, name);
-    answer_world_init(world, api, buf_slice(&body));
-    buf_release(&body);
-}
-
-static bool feed_body(struct answer_world *world, struct slice body)
-{
-    char *copy = calloc(1, body.len + JSON_PADDING);
-    bool is_understood;
-
-    memcpy(copy, body.ptr, body.len);
-    is_understood = answer_stream_body(&world->answer, world->scanner, slice_of(copy, body.len));
-    free(copy);
-    return is_understood;
-}
-
-/* The prompt's closed blocks and the answer's are the first blocks of the next turn's prompt, and
- * they reach to its last message. */
-static void check_continues_into(struct answer_world *world, const struct prompt_blocks *next)
-{
-    const struct prompt_blocks *prompt = &world->prompt.prompt;
-    size_t count, closed = prompt->closed_count;
-    const struct block *blocks = answer_stream_finish(&world->answer, &count);
-
-    cr_assert(gt(sz, count, 0));
-    cr_assert(ge(sz, next->block_count, closed + count));
-    for (size_t i = 0; i < closed; i++)
-        cr_assert(eq(u64, prompt->blocks[i].hash, next->blocks[i].hash));
-    for (size_t i = 0; i < count; i++) {
-        cr_assert(eq(u64, blocks[i].hash, next->blocks[closed + i].hash), "block %zu", i);
-        cr_assert(eq(u64, blocks[i].end, next->blocks[closed + i].end));
-    }
-}
-
-static void check_next_turn(struct answer_world *world, enum api api, const char *body)
-{
-    struct prompt_world next;
-
-    prompt_world_init(&next, api, body);
-    check_continues_into(world, &next.prompt);
-    prompt_world_release(&next);
-}
 
 TestSuite(answer_stream, .fini = leak_check);
 
 Test(answer_stream, usage_of_a_recorded_stream_is_read_and_its_event_told_apart)
 {
     struct answer_world world;
-    init_from_recording(&world, API_CHAT, "chat-stream-usage.req");
+    answer_world_init_from_recording(&world, API_CHAT, "chat-stream-usage.req");
 
-    feed_recording(&world, "chat-stream-usage.resp");
+    answer_world_feed_recording(&world, "chat-stream-usage.resp");
 
     cr_assert(world.answer.usage.is_known);
     cr_assert(world.answer.usage.has_cached);
@@ -163,9 +50,9 @@ Test(answer_stream, usage_in_every_chunk_is_read_and_only_the_last_event_is_usag
 
     for (size_t i = 0; i < array_count(rows); i++) {
         struct answer_world world;
-        init_from_recording(&world, API_CHAT, rows[i].req);
+        answer_world_init_from_recording(&world, API_CHAT, rows[i].req);
 
-        feed_recording(&world, rows[i].resp);
+        answer_world_feed_recording(&world, rows[i].resp);
 
         cr_assert(eq(sz, world.kinds[ANSWER_EVENT_USAGE_ONLY], 1));
         cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], rows[i].content_count));
@@ -179,9 +66,9 @@ Test(answer_stream, usage_in_every_chunk_is_read_and_only_the_last_event_is_usag
 Test(answer_stream, a_stream_without_usage_has_none)
 {
     struct answer_world world;
-    init_from_recording(&world, API_CHAT, "chat-stream.req");
+    answer_world_init_from_recording(&world, API_CHAT, "chat-stream.req");
 
-    feed_recording(&world, "chat-stream.resp");
+    answer_world_feed_recording(&world, "chat-stream.resp");
 
     cr_assert(not(world.answer.usage.is_known));
     cr_assert(not(world.answer.usage.has_cached));
@@ -194,9 +81,9 @@ Test(answer_stream, several_choices_are_counted_but_not_learned)
 {
     struct answer_world world;
     size_t count;
-    init_from_recording(&world, API_CHAT, "chat-n2-stream.req");
+    answer_world_init_from_recording(&world, API_CHAT, "chat-n2-stream.req");
 
-    feed_recording(&world, "chat-n2-stream.resp");
+    answer_world_feed_recording(&world, "chat-n2-stream.resp");
 
     cr_assert(eq(u64, world.answer.usage.completion_tokens, 6));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 6));
@@ -211,8 +98,8 @@ Test(answer_stream, a_second_choice_nobody_asked_for_ends_learning)
     size_t count;
     answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-    feed_text(&world, "{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}");
-    feed_text(&world, "{\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}");
+    answer_world_feed_text(&world, "{\"choices\":[{\"index\":1,\"delta\":{\"content\":\"x\"}}]}");
+    answer_world_feed_text(&world, "{\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}");
 
     cr_assert(not(world.answer.is_learnable));
     cr_assert(answer_stream_finish(&world.answer, &count) == NULL);
@@ -223,17 +110,17 @@ Test(answer_stream, completions_of_a_real_engine_are_read)
 {
     struct answer_world world;
     struct buf body;
-    init_from_recording(&world, API_COMPLETIONS, "completion-stream-ids-usage.req");
-    feed_recording(&world, "completion-stream-ids-usage.resp");
+    answer_world_init_from_recording(&world, API_COMPLETIONS, "completion-stream-ids-usage.req");
+    answer_world_feed_recording(&world, "completion-stream-ids-usage.resp");
 
     cr_assert(eq(u64, world.answer.usage.cached_tokens, 96));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 4));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_USAGE_ONLY], 1));
     answer_world_release(&world);
 
-    init_from_recording(&world, API_COMPLETIONS, "completion-two-prompts.req");
-    recording_read(&body, recordings, "completion-two-prompts.resp");
-    cr_assert(feed_body(&world, buf_slice(&body)));
+    answer_world_init_from_recording(&world, API_COMPLETIONS, "completion-two-prompts.req");
+    recording_read(&body, answer_recordings, "completion-two-prompts.resp");
+    cr_assert(answer_world_feed_body(&world, buf_slice(&body)));
     cr_assert(eq(u64, world.answer.usage.prompt_tokens, 7));
     cr_assert(world.answer.usage.has_cached);
     cr_assert(not(world.answer.is_learnable));
@@ -246,14 +133,14 @@ Test(answer_stream, a_recorded_first_turn_continues_into_the_recorded_second)
     struct answer_world world;
     struct prompt_world next;
     struct buf body;
-    init_from_recording(&world, API_CHAT, "chat-first.req");
-    recording_read(&body, recordings, "chat-first.resp");
-    cr_assert(feed_body(&world, buf_slice(&body)));
+    answer_world_init_from_recording(&world, API_CHAT, "chat-first.req");
+    recording_read(&body, answer_recordings, "chat-first.resp");
+    cr_assert(answer_world_feed_body(&world, buf_slice(&body)));
     buf_release(&body);
-    recording_read(&body, recordings, "chat-second-turn.req");
+    recording_read(&body, answer_recordings, "chat-second-turn.req");
     cr_assert(eq(int, prompt_world_try(&next, API_CHAT, buf_slice(&body)), 0));
 
-    check_continues_into(&world, &next.prompt);
+    answer_world_check_continues(&world, &next.prompt);
 
     prompt_world_release(&next);
     buf_release(&body);
@@ -270,7 +157,7 @@ static void stream_content(struct answer_world *world, const char *key, const ch
         snprintf(event, sizeof event,
                  "{\"choices\":[{\"index\":0,\"delta\":{\"%s\":\"%.*s\"},\"finish_reason\":null}]}",
                  key, (int)step, text + at);
-        feed_text(world, event);
+        answer_world_feed_text(world, event);
     }
 }
 
@@ -280,8 +167,8 @@ static void finish_stream(struct answer_world *world, const char *reason)
 
     snprintf(event, sizeof event,
              "{\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"%s\"}]}", reason);
-    feed_text(world, event);
-    feed_text(world, "[DONE]");
+    answer_world_feed_text(world, event);
+    answer_world_feed_text(world, "[DONE]");
 }
 
 Test(answer_stream, content_streamed_in_any_split_is_the_next_turns_message)
@@ -293,14 +180,15 @@ Test(answer_stream, content_streamed_in_any_split_is_the_next_turns_message)
         struct answer_world world;
         answer_world_init(&world, API_CHAT, slice_of_string(prompt));
 
-        feed_text(&world, "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
-                          "\"content\":\"\"},\"finish_reason\":null}]}");
+        answer_world_feed_text(&world,
+                               "{\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
+                               "\"content\":\"\"},\"finish_reason\":null}]}");
         stream_content(&world, "content", LONG, steps[i]);
         finish_stream(&world, "stop");
 
-        check_next_turn(&world, API_CHAT,
-                        "{\"model\":\"m\",\"messages\":[" USER ",{\"role\":\"assistant\","
-                        "\"content\":\"" LONG "\"}," USER "]}");
+        answer_world_check_next(&world, API_CHAT,
+                                "{\"model\":\"m\",\"messages\":[" USER ",{\"role\":\"assistant\","
+                                "\"content\":\"" LONG "\"}," USER "]}");
         answer_world_release(&world);
     }
 }
@@ -338,9 +226,10 @@ Test(answer_stream, reasoning_is_kept_in_its_place_before_the_content)
         stream_content(&world, "content", LONG, 7);
         finish_stream(&world, "stop");
 
-        check_next_turn(&world, API_CHAT,
-                        "{\"messages\":[" USER ",{\"role\":\"assistant\",\"reasoning_content\":"
-                        "\"" HUNDRED "\",\"content\":\"" LONG "\"}," USER "]}");
+        answer_world_check_next(&world, API_CHAT,
+                                "{\"messages\":[" USER
+                                ",{\"role\":\"assistant\",\"reasoning_content\":"
+                                "\"" HUNDRED "\",\"content\":\"" LONG "\"}," USER "]}");
         answer_world_release(&world);
     }
 }
@@ -356,22 +245,25 @@ Test(answer_stream, tool_calls_streamed_by_index_are_the_next_turns_message)
     struct answer_world world;
     answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-    feed_text(&world, "{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}");
-    feed_text(&world,
-              "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c1\","
-              "\"type\":\"function\",\"function\":{\"name\":\"tea\",\"arguments\":\"\"}}]}}]}");
+    answer_world_feed_text(&world,
+                           "{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}");
+    answer_world_feed_text(
+        &world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c1\","
+                "\"type\":\"function\",\"function\":{\"name\":\"tea\",\"arguments\":\"\"}}]}}]}");
     cr_assert(eq(int, world.last_kind, ANSWER_EVENT_CONTENT));
-    feed_text(&world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
-                      "{\"arguments\":\"{\\\"cups\"}}]}}]}");
-    feed_text(&world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
-                      "{\"arguments\":\"\\\":2}\"}}]}}]}");
-    feed_text(&world,
-              "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":1,\"id\":\"c2\","
-              "\"type\":\"function\",\"function\":{\"name\":\"sugar\",\"arguments\":\"{}\"}}"
-              "]}}]}");
+    answer_world_feed_text(&world,
+                           "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
+                           "{\"arguments\":\"{\\\"cups\"}}]}}]}");
+    answer_world_feed_text(&world,
+                           "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
+                           "{\"arguments\":\"\\\":2}\"}}]}}]}");
+    answer_world_feed_text(
+        &world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":1,\"id\":\"c2\","
+                "\"type\":\"function\",\"function\":{\"name\":\"sugar\",\"arguments\":\"{}\"}}"
+                "]}}]}");
     finish_stream(&world, "tool_calls");
 
-    check_next_turn(&world, API_CHAT, calls_next_turn);
+    answer_world_check_next(&world, API_CHAT, calls_next_turn);
     answer_world_release(&world);
 }
 
@@ -380,7 +272,7 @@ Test(answer_stream, a_body_with_tool_calls_is_the_next_turns_message)
     struct answer_world world;
     answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-    bool is_understood = feed_body(
+    bool is_understood = answer_world_feed_body(
         &world,
         SLICE("{\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"tool_calls\":"
               "[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"tea\","
@@ -392,7 +284,7 @@ Test(answer_stream, a_body_with_tool_calls_is_the_next_turns_message)
     cr_assert(is_understood);
     cr_assert(eq(u64, world.answer.usage.completion_tokens, 3));
     cr_assert(not(world.answer.usage.has_cached));
-    check_next_turn(&world, API_CHAT, calls_next_turn);
+    answer_world_check_next(&world, API_CHAT, calls_next_turn);
     answer_world_release(&world);
 }
 
@@ -402,11 +294,12 @@ Test(answer_stream, a_completion_continues_the_text_of_its_prompt)
     answer_world_init(&world, API_COMPLETIONS, slice_of_string("{\"prompt\":\"" LONG "\"}"));
 
     for (size_t i = 0; i < 30; i++)
-        feed_text(&world,
-                  "{\"choices\":[{\"index\":0,\"text\":\"" TEN "\",\"finish_reason\":null}]}");
-    feed_text(&world, "{\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}");
+        answer_world_feed_text(&world, "{\"choices\":[{\"index\":0,\"text\":\"" TEN
+                                       "\",\"finish_reason\":null}]}");
+    answer_world_feed_text(
+        &world, "{\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"length\"}]}");
 
-    check_next_turn(&world, API_COMPLETIONS, "{\"prompt\":\"" LONG LONG "\"}");
+    answer_world_check_next(&world, API_COMPLETIONS, "{\"prompt\":\"" LONG LONG "\"}");
     answer_world_release(&world);
 }
 
@@ -442,7 +335,7 @@ Test(answer_stream, only_empty_choices_with_a_usage_object_are_usage_alone)
         struct answer_world world;
         answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-        feed_text(&world, rows[i].event);
+        answer_world_feed_text(&world, rows[i].event);
 
         cr_assert(eq(int, world.last_kind, rows[i].kind), "%s", rows[i].event);
         answer_world_release(&world);
@@ -470,7 +363,7 @@ Test(answer_stream, what_the_next_turn_may_show_otherwise_is_not_learned)
         size_t count;
         answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-        feed_text(&world, events[i]);
+        answer_world_feed_text(&world, events[i]);
         finish_stream(&world, "stop");
 
         cr_assert(answer_stream_finish(&world.answer, &count) == NULL, "%s", events[i]);
@@ -484,8 +377,9 @@ Test(answer_stream, content_behind_a_tool_call_is_not_learned)
     size_t count;
     answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
 
-    feed_text(&world, "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c\","
-                      "\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}");
+    answer_world_feed_text(&world,
+                           "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"c\","
+                           "\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}}]}");
     cr_assert(world.answer.is_learnable);
     stream_content(&world, "content", "x", 1);
     finish_stream(&world, "stop");
@@ -531,8 +425,9 @@ Test(answer_stream, without_a_prompt_chain_usage_is_still_read)
     answer_stream_init(&world.answer, &world.prompt.request, NULL);
 
     stream_content(&world, "content", "x", 1);
-    feed_text(&world, "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"prompt_tokens_details\":"
-                      "{\"cached_tokens\":4}}}");
+    answer_world_feed_text(
+        &world, "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"prompt_tokens_details\":"
+                "{\"cached_tokens\":4}}}");
 
     cr_assert(eq(u64, world.answer.usage.cached_tokens, 4));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 1));
@@ -545,14 +440,14 @@ Test(answer_stream, an_error_body_is_an_error)
     struct answer_world world;
     struct buf body;
     answer_world_init(&world, API_CHAT, slice_of_string("{\"messages\":[" USER "]}"));
-    recording_read(&body, recordings, "err-unknown-model.resp");
+    recording_read(&body, answer_recordings, "err-unknown-model.resp");
 
-    cr_assert(feed_body(&world, buf_slice(&body)));
+    cr_assert(answer_world_feed_body(&world, buf_slice(&body)));
 
     cr_assert(world.answer.has_error);
     cr_assert(eq(u64, world.answer.error_code, 404));
     cr_assert(not(world.answer.is_learnable));
-    cr_assert(not(feed_body(&world, SLICE("<html>"))));
+    cr_assert(not(answer_world_feed_body(&world, SLICE("<html>"))));
     buf_release(&body);
     answer_world_release(&world);
 }

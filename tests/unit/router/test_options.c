@@ -148,3 +148,47 @@ Test(options, help_names_every_row)
         ne(ptr, strstr(buf_slice(&help).ptr, "--policy ttft|round_robin|random|least_load"), NULL));
     buf_release(&help);
 }
+
+Test(options, the_man_page_names_every_row)
+{
+    struct router_option_table table;
+    struct buf man;
+    buf_init(&man, 1 << 20);
+    router_option_table_init(&table, policies);
+
+    cr_assert(eq(int, option_table_man(&table.table, &man), 0));
+
+    cr_assert(eq(int, buf_append(&man, slice_of("", 1)), 0));
+    for (size_t i = 0; i < table.table.count; i++) {
+        const struct option *option = &table.options[i];
+        char env[96];
+        struct buf entry;
+        buf_init(&entry, 4096);
+        option_env_name(&table.table, option, env);
+        bool is_switch = option->kind == OPTION_BOOL && option->phase != OPTION_COMMAND;
+        cr_assert(eq(int, buf_append(&entry, is_switch ? SLICE("--[no-]") : SLICE("--")), 0));
+        cr_assert(eq(int, buf_append(&entry, slice_of_string(option->name)), 0));
+        struct buf flag;
+        buf_init(&flag, 4096);
+        cr_assert(eq(int, option_man_text(buf_slice(&entry), &flag), 0));
+        cr_assert(eq(int, buf_append(&flag, slice_of("", 1)), 0));
+
+        cr_assert(ne(ptr, strstr(buf_slice(&man).ptr, buf_slice(&flag).ptr), NULL), "%s",
+                  option->name);
+        cr_assert(option->phase == OPTION_COMMAND || strstr(buf_slice(&man).ptr, env) != NULL);
+        buf_release(&entry);
+        buf_release(&flag);
+    }
+    buf_release(&man);
+}
+
+Test(options, what_roff_would_read_is_escaped)
+{
+    struct buf text;
+    buf_init(&text, 4096);
+
+    cr_assert(eq(int, option_man_text(SLICE(".a-b\\c\n'd.\ne"), &text), 0));
+
+    cr_assert(slice_eq(buf_slice(&text), SLICE("\\&.a\\-b\\ec\n\\&'d.\ne")));
+    buf_release(&text);
+}

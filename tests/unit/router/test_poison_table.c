@@ -117,6 +117,17 @@ Test(poison_table, where_nothing_is_remembered_nothing_is_poison)
     cr_assert(eq(u32, table.count, 0));
 }
 
+Test(poison_table, a_request_without_a_body_is_not_remembered)
+{
+    cr_assert(not(poison_table_add(&table, 0, anna, 10)));
+    cr_assert(not(poison_table_add(&table, 0, ben, 10)));
+    cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
+    poison_table_clear(&table, 0);
+
+    cr_assert(not(poison_table_has(&table, 0, 10)));
+    cr_assert(eq(u32, table.count, 1));
+}
+
 Test(poison_table, the_oldest_suspect_makes_room)
 {
     /* all of one set; body 1 is renewed, so that body 1 + SET_COUNT is the oldest */

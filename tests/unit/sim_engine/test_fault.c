@@ -32,6 +32,17 @@ static size_t hits_of(const char *spec, size_t count, const char *target, bool i
 
 TestSuite(fault, .fini = leak_check);
 
+Test(fault, one_engine_of_several_is_named_by_its_port)
+{
+    struct parse_error error;
+    struct fault fault;
+
+    cr_assert(eq(u16, parse("hang,port=8001").port, 8001));
+    cr_assert(eq(u16, parse("hang").port, 0));
+    cr_assert(eq(int, fault_parse(SLICE("hang,port=0"), &fault, &error), -EINVAL));
+    cr_assert(eq(int, fault_parse(SLICE("hang,port=65536"), &fault, &error), -EINVAL));
+}
+
 Test(fault, every_kind_parses_by_its_name)
 {
     for (int kind = 0; kind < FAULT_KIND_COUNT; kind++) {

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers that die, hang, refuse and come back, one at a time, by a script of chance."""
+
+import random
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+
+from peers.openai_api import CHAT, COMPLETIONS
+from peers.sim import Sim
+from peers.worker import ScriptedWorker
+
+ATTEMPT_SUFFIX = "-"  # an attempt's id: the request's, and six letters behind a dash
+
+
+class RandomHandler:
+    """What a scripted worker does to each request; remembers it by the request's id."""
+
+    def __init__(self, seed, done):
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._done = done
+        self.is_busy = False  # a storm of 503 and 429
+
+    def _choose(self, count):
+        with self._lock:
+            return self._random.randrange(count)
+
+    def _note(self, request, what):
+        attempt = request.get("x-request-id") or ""
+        with self._lock:
+            self._done[attempt.rpartition(ATTEMPT_SUFFIX)[0]].append(what)
+
+    def __call__(self, request):
+        asked = request.json() if request.get("content-length") else {}
+        if self.is_busy:
+            self._note(request, "busy")
+            request.answer(b'{"error":{"message":"busy"}}', (429, 503)[self._choose(2)],
+                           retry_after=1)
+            return
+        chance = self._choose(100)
+        if chance < 2:
+            self._note(request, "died")
+            request.end_by(("fin", "rst")[self._choose(2)])
+        elif chance < 3:
+            self._note(request, "half")
+            request.send(b"HTTP/1.1 200 O")
+            request.end_by("rst")
+        elif chance < 4:
+            self._note(request, "hung")
+            request.wait_end(60)
+            request.finish()
+        elif asked.get("stream"):
+            self._stream(request, asked, chance)
+        else:
+            request.answer(_api_of(request).answer())
+
+    def _stream(self, request, asked, chance):
+        api = _api_of(request)
+        word = "word " * (400 if asked.get("user") == "large" else 1)
+        events = api.stream([word] * (500 if asked.get("user") == "large" else 20), with_usage=True)
+        request.start_stream()
+        if chance < 7:
+            for event in events[: self._choose(20)]:
+                request.send_chunk(event)
+            if chance == 4:
+                request.send_chunk(events[0][: self._choose(40) + 1])  # in the midst of an event
+            request.end_by(("fin", "rst")[self._choose(2)])
+            return
+        for event in events:
+            request.send_chunk(event)
+        request.end_stream()
+
+
+def _api_of(request):
+    return COMPLETIONS if request.target == COMPLETIONS.path else CHAT
+
+
+class Engine:
+    """A simulated engine that can be killed and comes back on its port."""
+
+    def __init__(self):
+        self.sim = Sim(*self._flags())
+        self.port = self.sim.port
+
+    @staticmethod
+    def _flags():
+        return ["--speedup", 4]
+
+    @property
+    def url(self):
+        return self.sim.url
+
+    def kill(self):
+        self.sim.kill()
+
+    def restart(self):
+        self.sim = Sim(*self._flags(), "--port", self.port)
+
+    def stop(self):
+        self.sim.stop()
+
+
+class Trouble:
+    """Runs in a thread of its own; everybody is well again when it has stopped."""
+
+    def __init__(self, seed):
+        self.done = defaultdict(list)  # by request id: what scripted workers did to it
+        self.counts = Counter()
+        self.engines = [Engine(), Engine()]
+        self.scripted = [ScriptedWorker(), ScriptedWorker()]
+        for number, worker in enumerate(self.scripted):
+            worker.handler = RandomHandler(f"{seed}/{number}", self.done)
+        self._random = random.Random(f"{seed}/trouble")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def workers(self):
+        return [*self.engines, *self.scripted]
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def close(self):
+        for worker in self.workers:
+            worker.stop()
+
+    def _run(self):
+        acts = [self._kill_engine, self._freeze_engine, self._kill_scripted, self._reset_all,
+                self._storm]
+        while not self._stop.wait(self._random.uniform(1, 4)):
+            act = self._random.choice(acts)
+            self.counts[act.__name__.strip("_")] += 1
+            act()
+
+    def _pause(self):
+        time.sleep(self._random.uniform(0.2, 1.5))
+
+    def _kill_engine(self):
+        engine = self._random.choice(self.engines)
+        engine.kill()
+        self._pause()
+        engine.restart()
+
+    def _freeze_engine(self):
+        engine = self._random.choice(self.engines)
+        engine.sim.signal(signal.SIGSTOP)
+        self._pause()
+        engine.sim.signal(signal.SIGCONT)
+
+    def _kill_scripted(self):
+        worker = self._random.choice(self.scripted)
+        worker.kill(self._random.choice(["fin", "rst"]))
+        self._pause()
+        worker.start_listening()
+
+    def _reset_all(self):
+        self._random.choice(self.scripted).close_connections("rst")
+
+    def _storm(self):
+        handler = self._random.choice(self.scripted).handler
+        handler.is_busy = True
+        self._pause()
+        handler.is_busy = False
