@@ -62,7 +62,8 @@ int exchange_state_after(enum exchange_state state, enum exchange_event event);
 
 enum {
     EXCHANGE_TRIED_COUNT_MAX = 17,            /* retry-count-max is at most 16 */
-    EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20, /* of an unstreamed answer kept to be read */
+    EXCHANGE_ANSWER_BODY_BYTES_MAX = 1 << 20, /* of an unstreamed answer kept to be read, on the
+                                                 loop: text takes 0.2 ms, logprobs 1.2 */
 };
 
 /* What a worker's answer turned out to be, while its head is read. */
