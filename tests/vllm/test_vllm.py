@@ -268,13 +268,19 @@ def test_fifty_streams_left_at_all_stages_leave_nothing_running(client, fleet):
 # --- engines that die: each test finds a whole fleet, and leaves it with dead ---
 
 def begin_on(victim, begin):
-    """A stream on that engine, its first event heard. Streams on the other one are left."""
-    for i in range(20):
-        stream = begin(words(20, f"begin{i}"))
-        if stream.response.headers["x-samovar-worker"].rstrip("/") == victim.url:
-            next(stream)
-            return stream
-        stream.close()
+    """A stream on that engine, its first event heard. Those that come to the other one go on until
+    then, so that it is no better to be chosen."""
+    others = []
+    try:
+        for i in range(20):
+            stream = begin(words(20, f"begin{i}"))
+            if stream.response.headers["x-samovar-worker"].rstrip("/") == victim.url:
+                next(stream)
+                return stream
+            others.append(stream)
+    finally:
+        for other in others:
+            other.close()
     raise AssertionError("no stream of twenty came to the victim")
 
 
