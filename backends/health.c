@@ -512,6 +512,13 @@ void health_remove(struct health *health, struct worker *worker)
     }
 }
 
+void health_set_probe_interval(struct health *health, uint64_t probe_interval_ms)
+{
+    assert(probe_interval_ms > 0);
+
+    health->config.probe_interval_ms = probe_interval_ms;
+}
+
 void health_close(struct health *health, void (*on_closed)(void *ctx), void *ctx)
 {
     assert(!health->is_closing);

@@ -52,6 +52,9 @@ void health_add(struct health *health, struct worker *worker);
  * callback of health, or of a worker's lists. */
 void health_remove(struct health *health, struct worker *worker);
 
+/* Another interval, from each worker's next round on. */
+void health_set_probe_interval(struct health *health, uint64_t probe_interval_ms);
+
 /* Stops; on_closed (may be NULL), once, when the last handle is gone. No callback comes after this
  * returns. */
 void health_close(struct health *health, void (*on_closed)(void *ctx), void *ctx);

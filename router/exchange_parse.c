@@ -277,6 +277,8 @@ static void run_parse(struct thread_job *thread_job, void *scanner)
     struct parse_job *job = container_of(thread_job, struct parse_job, job);
 
     body_parse_run(&job->parse, scanner);
+    if (job->parse.request_status < 0) /* giving back a large mapping takes the loop's time too */
+        buf_release(&job->body);
 }
 
 static void on_parsed(struct thread_job *thread_job)

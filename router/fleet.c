@@ -444,6 +444,11 @@ struct fleet *fleet_create(struct relay *relay, struct fleet_config config)
     return fleet;
 }
 
+void fleet_set_probe_interval(struct fleet *fleet, uint64_t probe_interval_ms)
+{
+    health_set_probe_interval(fleet->health, probe_interval_ms);
+}
+
 struct fleet_lookups fleet_lookups(const struct fleet *fleet)
 {
     return fleet->lookups;

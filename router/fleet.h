@@ -47,6 +47,9 @@ struct fleet *fleet_create(struct relay *relay, struct fleet_config config);
 MUST_CHECK int fleet_set_urls(struct fleet *fleet, const char *const *urls, size_t count,
                               struct fleet_changes *changes, char why[WORKER_URL_WHY_BYTES]);
 
+/* Another time between two health probes of a worker, from each one's next probe on. */
+void fleet_set_probe_interval(struct fleet *fleet, uint64_t probe_interval_ms);
+
 /* Names whose last lookup failed, and failed lookups since the start. */
 struct fleet_lookups {
     uint32_t failing_count;

@@ -431,7 +431,7 @@ def test_a_reload_with_a_worker_twice_changes_nothing(start_router, fleet, tmp_p
     config.write_text(f"worker-urls: {fleet[0].url} {fleet[1].url} {fleet[1].url}/\n")
     router.signal(signal.SIGHUP)
 
-    assert "twice" in router.log.wait("config_refused")["why"]
+    assert "twice" in router.log.wait("config_error")["what"]
     assert [row["url"] for row in router.workers()] == [fleet[0].url]
 
 
