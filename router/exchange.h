@@ -122,6 +122,7 @@ struct exchange {
     /* All attempts. */
     uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
     uint32_t tried_count;
+    bool has_paused; /* a worker, which asked for it */
     struct retry_history history;
     enum attempt_failure last_failure;
     uint32_t retry_after_s; /* of a 503 of ours */
