@@ -570,7 +570,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     struct client_conn *conn = stream->data;
     struct slice bytes;
 
-    if (count == 0 || conn->state == CLIENT_CLOSING)
+    if (io_read_is_nothing(count) || conn->state == CLIENT_CLOSING)
         return;
     if (count < 0) {
         read_end(conn, count);

@@ -8,7 +8,6 @@
 #include "backends/http/http_writer.h"
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
-#include "hashing/digest.h"
 #include "router/client_conn.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
@@ -150,7 +149,7 @@ static uint64_t session_of(const struct exchange *exchange)
             http_head_find(exchange->client->head, slice_of_string(names->items[i]));
 
         if (header != NULL && header->value.len > 0)
-            return digest_64(relay->secret, DIGEST_AFFINITY, header->value.ptr, header->value.len);
+            return affinity_session(header->value.ptr, header->value.len);
     }
     return exchange->body_session;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/policy/affinity.h"
 #include "router/policy/policy.h"
+
+#include "router/policy/affinity.h"
 #include "tests/support/leak_check.h"
 
 #include <criterion/criterion.h>
