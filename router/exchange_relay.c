@@ -413,7 +413,8 @@ static void relay_batch(struct exchange *exchange, int status)
 
     if (is_first)
         begin_relay(exchange);
-    count_first_byte(exchange);
+    if (status == 0) /* behind an early head it may have died without a byte */
+        count_first_byte(exchange);
     /* A worker that dies behind its [DONE] has taken nothing away. */
     if (status < 0 && exchange->is_sse && exchange->answer.has_done &&
         exchange_is_open_ended(exchange))
