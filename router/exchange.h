@@ -4,8 +4,8 @@
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
  * body, exchange_route.c the choice, exchange_stored.c what belongs to one worker, exchange_relay.c
- * what a worker sends, exchange_keepalive.c what its client gets while the worker is silent. Loop
- * thread only.
+ * what a worker sends, exchange_learn.c what that teaches, exchange_keepalive.c what its client
+ * gets while the worker is silent. Loop thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -122,6 +122,7 @@ struct exchange {
     /* All attempts. */
     uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
     uint32_t tried_count;
+    bool has_paused; /* a worker, which asked for it */
     struct retry_history history;
     enum attempt_failure last_failure;
     uint32_t retry_after_s; /* of a 503 of ours */
@@ -182,6 +183,9 @@ void exchange_refuse(struct exchange *exchange, enum reject_reason reject,
 
 /* Takes from the answer what it teaches: usage, speed of tokens, the next turn's prefix. */
 void exchange_learn(struct exchange *exchange);
+
+/* Of an answer that broke off: what usage it told by then. */
+void exchange_learn_usage(struct exchange *exchange);
 
 /* The connection of the attempt at hand died while the worker was at work on it. */
 void exchange_note_death(struct exchange *exchange);

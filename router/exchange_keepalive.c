@@ -11,18 +11,17 @@
  * DESIGN
  *
  * Proxies and clients give a silent stream up; a long prefill is silent. Two things help, both off
- * unless asked for, since both are seen by the client:
+ * unless asked for, since the client sees them.
  *
- * - The head of a stream is held until something follows, so that a worker that dies in prefill
- *   costs nothing. After early-head-ms it goes out all the same: the status is the worker's own,
- * and what fails from then on is told within the stream.
- * - Between two events, after keepalive-ms of silence, comes what the API's clients skip. For
- * OpenAI that is one comment line, which begins the next event: an empty line behind it would make
- * some decoders give out an empty event. Anthropic's API has an event for it. A stream of responses
- *   numbers its events and has none that says nothing, and its clients do not count comments as
- *   life: nothing is sent there.
+ * The head of a stream is held until something follows, so that a worker that dies in prefill costs
+ * nothing. After early-head-ms it goes out all the same: the status is the worker's own, and what
+ * fails from then on is told within the stream.
  *
- * A worker that keeps its stream alive itself is left to do so.
+ * Between two events, after keepalive-ms of silence, comes what the API's clients skip. For
+ * OpenAI's that is one comment line, which begins the next event: an empty line behind it would
+ * make some decoders give out an empty event. Anthropic's API has an event for it. A stream of
+ * responses numbers its events and has none that says nothing, and its clients do not take comments
+ * for life: nothing is sent there. A worker that keeps its stream alive itself is left to do so.
  */
 static const char *const keepalives[] = {
     [API_FAMILY_OPENAI] = ": keepalive\n",

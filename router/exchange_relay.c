@@ -22,8 +22,6 @@
  * client's outbox, and what its socket does not take. An event is read (usage, end, text for the
  * next turn's names) as it passes.
  */
-#define TOKENS_PER_BYTE_WEIGHT 0.1 /* of the newest answer in the average */
-
 /* ---- towards the client ---- */
 
 /* Writes the head, if it is due, and what was noted, as one chunk where the client needs chunks. */
@@ -217,6 +215,15 @@ static void count_first_byte(struct exchange *exchange)
     exchange->queued_tokens = 0;
 }
 
+/* The worker asks for a pause. One request gives a pause to one worker: a request that each of them
+ * refuses, for what is in it or whom it is from, must not close the fleet to all others. */
+static void note_refusal(struct exchange *exchange, const struct http_head *head, uint64_t now_ms)
+{
+    if (!exchange->has_paused)
+        worker_mark_busy(exchange->worker, retry_after_ms(head), now_ms);
+    exchange->has_paused = true;
+}
+
 static int on_head(void *ctx, const struct http_head *head)
 {
     struct exchange *exchange = ctx;
@@ -228,7 +235,7 @@ static int on_head(void *ctx, const struct http_head *head)
     if (head->status < 500)
         exchange->worker->progress_ms = now_ms;
     if (head->status == 503 || head->status == 429)
-        worker_mark_busy(exchange->worker, retry_after_ms(head), now_ms);
+        note_refusal(exchange, head, now_ms);
     exchange->answer_kind = kind_of(exchange, head);
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
@@ -298,82 +305,6 @@ static int on_end(void *ctx)
     return 0;
 }
 
-/* ---- what an answer teaches ---- */
-
-static void learn_tokens_per_byte(struct exchange *exchange, const struct answer_usage *usage)
-{
-    struct relay *relay = exchange->relay;
-    double ratio;
-
-    if (exchange->has_exact_tokens || exchange->prompt_bytes < 256 || !exchange->has_one_prompt)
-        return;
-    ratio = (double)usage->prompt_tokens / (double)exchange->prompt_bytes;
-    if (ratio > 0.01 && ratio < 4) /* outside of it, usage counts something else */
-        relay->tokens_per_byte += TOKENS_PER_BYTE_WEIGHT * (ratio - relay->tokens_per_byte);
-}
-
-static void learn_usage(struct exchange *exchange)
-{
-    const struct answer_usage *usage = &exchange->answer.usage;
-    struct request_record *record = &exchange->client->record;
-    struct worker_stats *stats = &exchange->worker->stats;
-    double error;
-
-    record->has_usage = usage->is_known;
-    record->has_cached = usage->has_cached;
-    record->prompt_tokens = usage->prompt_tokens;
-    record->completion_tokens = usage->completion_tokens;
-    record->cached_tokens = usage->cached_tokens;
-    record->event_count = exchange->answer.event_count;
-    record->is_done_missing = exchange->has_events && exchange->has_answer_end &&
-                              !exchange->answer.has_done && !exchange->answer.has_error;
-    if (!usage->is_known)
-        return;
-    stats->prompt_tokens_total += usage->prompt_tokens;
-    learn_tokens_per_byte(exchange, usage);
-    if (!usage->has_cached || exchange->block_count == 0) /* nothing was predicted */
-        return;
-    /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
-    if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
-        record->predicted_cached_tokens *= (double)usage->prompt_tokens / exchange->prompt_tokens;
-    error = record->predicted_cached_tokens - (double)usage->cached_tokens;
-    stats->cached_tokens_total += usage->cached_tokens;
-    stats->predicted_tokens_total += (uint64_t)record->predicted_cached_tokens;
-    stats->prediction_error_tokens_total += (uint64_t)(error < 0 ? -error : error);
-}
-
-/* The answer's text is the next turn's prefix: the worker holds that too. */
-static void learn_answer(struct exchange *exchange)
-{
-    struct block parent = {0, 0};
-    size_t count;
-    const struct block *blocks = answer_stream_finish(&exchange->answer, &count);
-
-    if (count == 0)
-        return;
-    if (exchange->closed_count > 0)
-        parent = exchange->blocks[exchange->closed_count - 1];
-    residency_guess_extend(exchange->relay->guess, exchange->worker->index, parent, blocks, count,
-                           exchange->prompt_tokens / (double)exchange->prompt_bytes);
-}
-
-void exchange_learn(struct exchange *exchange)
-{
-    if (!exchange->is_ok || !exchange->has_answer)
-        return;
-    if (exchange->api == API_RESPONSE_BY_ID)
-        exchange_note_deleted(exchange);
-    if (api_work(exchange->api) != API_WORK_GENERATE)
-        return;
-    if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
-        (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
-                                 buf_slice(&exchange->answer_body));
-    exchange_note_response(exchange);
-    learn_usage(exchange);
-    if (exchange->prompt_bytes > 0)
-        learn_answer(exchange);
-}
-
 /* ---- progress ---- */
 
 /* The answer is complete and with the client, or with the kernel on its way there. */
@@ -427,7 +358,7 @@ static void truncate_answer(struct exchange *exchange, int status)
     exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
     if (!is_protocol && !exchange->has_broken_off)
         exchange_note_death(exchange);
-    learn_usage(exchange);
+    exchange_learn_usage(exchange);
     exchange_fail(exchange,
                   &(struct api_error){
                       502, is_protocol ? "upstream_protocol_error" : "upstream_closed", NULL,
@@ -482,7 +413,8 @@ static void relay_batch(struct exchange *exchange, int status)
 
     if (is_first)
         begin_relay(exchange);
-    count_first_byte(exchange);
+    if (status == 0) /* behind an early head it may have died without a byte */
+        count_first_byte(exchange);
     /* A worker that dies behind its [DONE] has taken nothing away. */
     if (status < 0 && exchange->is_sse && exchange->answer.has_done &&
         exchange_is_open_ended(exchange))

@@ -185,7 +185,8 @@ static size_t fill_views(const struct exchange *exchange, struct search *search,
         is_known |= relay->matches[worker->index].block_count > 0;
         relay->views[count++] = view_of(exchange, worker);
     }
-    if (!is_known && count > 1)
+    /* What only computes leaves nothing behind that a session would come back for. */
+    if (!is_known && count > 1 && api_work(exchange->api) == API_WORK_GENERATE)
         fill_affinity(exchange, query, count);
     return count;
 }

@@ -154,7 +154,8 @@ void exchange_route_pinned(struct exchange *exchange)
                "the model that it was made with.");
         return;
     }
-    if (worker_is_busy(worker, now_ms)) {
+    /* A pause is asked for of new work: to read costs nothing, and to cancel saves some. */
+    if (worker_is_busy(worker, now_ms) && api_work(exchange->api) != API_WORK_NONE) {
         exchange->retry_after_s = (uint32_t)((worker->traffic.busy_until_ms - now_ms + 999) / 1000);
         refuse(exchange, REJECT_OVERLOADED, 503,
                "The worker that stores this response asked for a pause. Try again later.");

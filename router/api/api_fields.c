@@ -96,12 +96,13 @@ int api_fields_refuse(struct api_fault *fault, const char *code, struct slice pa
 
 static enum field find_field(enum api api, struct slice key)
 {
-    enum field field = 0;
+    for (enum field field = 0; field < FIELD_COUNT; field++) {
+        const struct field_row *row = &rows[field];
 
-    while (field < FIELD_COUNT &&
-           (!slice_eq(rows[field].key, key) || (rows[field].apis & 1u << api) == 0))
-        field++;
-    return field;
+        if (row->key.len == key.len && (row->apis & 1u << api) != 0 && slice_eq(row->key, key))
+            return field;
+    }
+    return FIELD_COUNT;
 }
 
 int api_fields_collect(enum api api, struct json_value root, struct json_value values[FIELD_COUNT],

@@ -41,7 +41,7 @@
  *                          nobody ever: between two equal workers it decides, and no more.
  *
  *   rate: tokens/ms; waiting_f, running_f: requests of others, from reports (policy_foreign_load);
- *   overload: max(1, (in_flight + 1) / limit) ^ GUARD_STEEPNESS, with limit = max(8, 1.5 * mean
+ *   overload: max(1, (in_flight + 1) / limit) ^ 4, with limit = max(8, 1.5 * mean
  *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
  *   affinity off.
  *
@@ -61,7 +61,6 @@ static const double RECENT_WEIGHT = 0.25;
 static const double RECENT_HALF_LIFE_MS = 10000;
 static const double GUARD_IN_FLIGHT_MIN = 8;
 static const double GUARD_FACTOR = 1.5;
-static const double GUARD_STEEPNESS = 4; /* doubles the cost at 1.19 times the limit */
 static const double START_WEIGHT_MIN = 0.05;
 static const double PREFILL_TOKENS_PER_MS_DEFAULT = 8;
 static const double AFFINITY_MARGIN_MS = 50;
@@ -135,7 +134,7 @@ static double given_ms(const struct policy_state *state, uint32_t worker, uint64
 {
     const struct recent *recent = &state->recents[worker % POLICY_VIEW_COUNT_MAX];
 
-    if (now_ms <= recent->at_ms)
+    if (now_ms <= recent->at_ms || recent->ms <= 0)
         return recent->ms;
     return recent->ms * exp2(-(double)(now_ms - recent->at_ms) / RECENT_HALF_LIFE_MS);
 }
@@ -176,6 +175,14 @@ static double in_flight_limit(const struct worker_view *views, size_t count)
     return at_least(GUARD_FACTOR * sum / (double)count, GUARD_IN_FLIGHT_MIN);
 }
 
+/* 1 up to the limit; doubles the cost at 1.19 times of it. */
+static double overload(const struct worker_view *view, double limit)
+{
+    double excess = at_least((view->in_flight + 1.0) / limit, 1);
+
+    return excess * excess * excess * excess;
+}
+
 static struct route_terms predict(const struct policy_state *state, const struct route_query *query,
                                   const struct worker_view *view, const struct fleet_means *means)
 {
@@ -188,12 +195,11 @@ static struct route_terms predict(const struct policy_state *state, const struct
         .affinity_ms = affinity_ms(view, query),
     };
     double given = given_ms(state, view->worker, query->now_ms);
-    double excess = at_least((view->in_flight + 1.0) / means->in_flight_limit, 1);
 
     terms.recent_ms = RECENT_WEIGHT * at_least(given - terms.queue_ms, 0);
     terms.total_ms =
         (terms.queue_ms + terms.move_ms + terms.prefill_ms + terms.decode_ms + terms.recent_ms) /
-        at_least(view->start_weight, START_WEIGHT_MIN) * pow(excess, GUARD_STEEPNESS);
+        at_least(view->start_weight, START_WEIGHT_MIN) * overload(view, means->in_flight_limit);
     return terms;
 }
 

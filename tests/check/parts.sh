@@ -210,27 +210,40 @@ part_clang()
         -DCMAKE_CXX_COMPILER=clang++
 }
 
-# A fixed seed and a fixed number of runs: the same inputs on every machine. Real fuzzing is
-# longer and by hand: build-fuzz/bin/fuzz_NAME tests/fuzz/corpus/NAME
+# run_fuzzer NAME: as asked for with --seconds, continuing with what was found before, which stays
+# in build-fuzz/corpus/; else with a fixed seed and a fixed number of runs: the same inputs on every
+# machine. New inputs never go into the repository.
+run_fuzzer()
+{
+    if [ -n "$FUZZ_SECONDS" ]; then
+        found=build-fuzz/corpus/$1
+        set -- "$1" "-max_total_time=$FUZZ_SECONDS"
+    else
+        found=$LOG_DIR/fuzz/$1
+        rm -rf "$found"
+        set -- "$1" -seed=1 -runs=4000
+    fi
+    mkdir -p "$found" "$LOG_DIR/fuzz"
+    "build-fuzz/bin/fuzz_$1" "$2" ${3:+"$3"} -timeout=20 -max_len=8192 -print_final_stats=1 \
+        "-artifact_prefix=$LOG_DIR/fuzz/$1-" "$found" "tests/fuzz/corpus/$1"
+}
+
 part_fuzz()
 {
     build_tree build-fuzz fuzzers -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang \
         -DCMAKE_CXX_COMPILER=clang++ -DSAMOVAR_FUZZ=ON || return 1
     fuzz_status=0
-    rm -rf "$LOG_DIR/fuzz"
     for program in build-fuzz/bin/fuzz_*; do
         name=$(basename "$program")
         is_asked "$name" || continue
-        mkdir -p "$LOG_DIR/fuzz/$name" # new inputs go here, not into the repository
-        say "$name"
-        if "$program" -seed=1 -runs=4000 -timeout=20 -max_len=8192 -print_final_stats=1 \
-            "-artifact_prefix=$LOG_DIR/fuzz/$name-" "$LOG_DIR/fuzz/$name" \
-            "tests/fuzz/corpus/${name#fuzz_}"; then
+        name=${name#fuzz_}
+        say "fuzz_$name"
+        if run_fuzzer "$name"; then
             count_tests 1 0 0
         else
             count_tests 0 1 0
             fuzz_status=1
-            say "FAILED: $name (its input: $LOG_DIR/fuzz/$name-*)"
+            say "FAILED: fuzz_$name (its input: $LOG_DIR/fuzz/$name-*)"
         fi
     done
     return $fuzz_status

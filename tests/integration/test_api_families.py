@@ -133,10 +133,10 @@ def test_what_an_engine_refuses_passes_and_speaks_not_against_it(
 
 @compute
 def test_what_only_computes_leaves_nothing_behind_and_goes_by_load(fleet_router, fleet, api):
-    """Two at once go to two workers, and so does the same input again."""
+    """Two at once go to two workers, though they are the same and of one session."""
     clients = [fleet_router.connect() for _ in range(2)]
     for client in clients:
-        client.post(api, api.request())
+        client.post(api, api.request(user="anna"), {"X-Session-Id": "s-1"})
     requests = [fleet.expect() for _ in clients]
     assert requests[0].worker is not requests[1].worker
     for request in requests:

@@ -388,6 +388,23 @@ def test_a_refusal_of_the_one_worker_passes(fleet_router, fleet, is_follow_up, s
     fleet.assert_no_request()
 
 
+def test_a_pause_is_for_new_work_and_not_for_what_is_stored(router, worker):
+    create(router, worker, "resp_1")
+    client = send_pinned(router, is_follow_up=True)
+    worker.expect().answer(b"{}", status=503, retry_after="60")
+    assert client.answer().status == 503
+
+    refused = send_pinned(router, is_follow_up=True).answer()
+    assert (refused.status, int(refused.get("retry-after")) > 50) == (503, True)
+    check_error(RESPONSES, refused)
+    worker.assert_no_request()
+
+    for what in ("read", "cancel", "delete"):
+        client = ask(router, what, "resp_1")
+        worker.expect().answer(b"{}")
+        assert client.answer().status == 200
+
+
 @ways_to_ask
 def test_a_worker_that_takes_no_connection_is_502(fleet_router, fleet, is_follow_up):
     worker = create(fleet_router, fleet, "resp_1")

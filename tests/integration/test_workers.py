@@ -228,6 +228,7 @@ def test_when_all_pause_the_client_is_told_the_shortest(start_router, fleet):
         worker.handler = lambda request, seconds=seconds: request.answer(
             b'{"error":{"message":"full"}}', 503, retry_after=seconds)
     ask(router)
+    ask(router)
     wait_until(lambda: sum(row["busy_total"] for row in router.workers()) >= 2, "both refused")
 
     answer = ask(router)
@@ -236,6 +237,20 @@ def test_when_all_pause_the_client_is_told_the_shortest(start_router, fleet):
     assert error_of(answer)["code"] == "overloaded"
     assert 0 < int(answer.get("retry-after")) <= 9
     assert router.get("/readyz").status == 200, "they are well"
+
+
+@pytest.mark.parametrize("status", [503, 429])
+def test_a_request_that_everybody_refuses_pauses_one_worker_not_all(start_router, fleet, status):
+    router = start_router(fleet)
+    for worker in fleet:
+        worker.handler = lambda request: request.answer(
+            b'{"error":{"message":"not you"}}', status, retry_after="30")
+    assert ask(router).status == status
+    for worker in fleet:
+        worker.handler = good
+
+    assert [ask(router).status for _ in range(4)] == [200] * 4
+    assert sorted(row["busy_total"] for row in router.workers()) == [0, 1]
 
 
 @pytest.mark.parametrize("said", ["0", "soon", "Wed, 21 Oct 2065 07:28:00 GMT", "-5", "99999999"])
