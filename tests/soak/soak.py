@@ -116,7 +116,7 @@ def judge_requests(verdict, router, clients, trouble):
         line["tries"] = RETRY_COUNT_MAX + 1
         lines.setdefault(line["request_id"], []).append(line)
     states = [{**line, "at": at_of(line)} for line in router.log.find("worker_state")]
-    history = History(states, [worker.url for worker in trouble.workers])
+    history = History(states, [worker.url for worker in trouble.workers], trouble.pauses)
     counts, reasons, wrong = Counter(), Counter(), []
     for outcome in clients.outcomes.values():
         own = lines.get(outcome.request_id, [])
