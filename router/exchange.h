@@ -226,6 +226,9 @@ void exchange_note_deleted(struct exchange *exchange);
 /* Starts an attempt on worker. -EBUSY and the like: none could be started there. */
 MUST_CHECK int exchange_attempt(struct exchange *exchange, struct worker *worker);
 
+/* Refuses it because exchange_attempt() failed with status, on every worker that may serve it. */
+void exchange_refuse_connection(struct exchange *exchange, int status);
+
 /* Whether a worker is left that may serve it and was not tried. */
 bool exchange_has_other_worker(const struct exchange *exchange);
 
