@@ -132,7 +132,7 @@ def judge_requests(verdict, router, clients, trouble):
         if verdict_of in ("excused", "begun"):
             reasons[why] += 1
         if verdict_of == "wrong":
-            wrong.append(f"{outcome.request_id}: {why}; {outcome}; {own}")
+            wrong.append(f"{outcome.request_id}: {why}; done to it: {done}; {outcome}; {own}")
         if own and not outcome.left and outcome.status and own[0]["status"] != outcome.status:
             wrong.append(f"{outcome.request_id}: logged {own[0]['status']}, seen {outcome.status}")
     ends = Counter(line["end"] for own in lines.values() for line in own)
