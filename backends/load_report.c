@@ -4,6 +4,7 @@
 
 #include "backends/runtime/must_check.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,7 +24,8 @@
  * Labels that are not yet known say "None".
  *
  * SGLang can report every tensor- and pipeline-parallel rank: they all run the same requests, so
- * only rank 0 counts. With dp_rank each series is a scheduler of its own.
+ * only rank 0 counts. With dp_rank each series is a scheduler of its own; vLLM calls that label
+ * engine.
  */
 
 enum {
@@ -70,7 +72,6 @@ struct sample {
 };
 
 struct totals {
-    enum engine_kind engine;
     bool has_running;
     bool has_waiting;
     double running;
@@ -212,9 +213,9 @@ static bool is_shadow_rank(struct slice labels)
            (label_count(labels, "tp_rank") > 0 || label_count(labels, "pp_rank") > 0);
 }
 
-static void add_cache_info(struct totals *totals, struct slice labels)
+static void add_cache_info(struct totals *totals, enum engine_kind engine, struct slice labels)
 {
-    const bool is_vllm = totals->engine == ENGINE_VLLM;
+    const bool is_vllm = engine == ENGINE_VLLM;
     double block = label_count(labels, is_vllm ? "block_size" : "page_size");
     double tokens = label_count(labels, "kv_cache_size_tokens");
 
@@ -225,9 +226,10 @@ static void add_cache_info(struct totals *totals, struct slice labels)
         totals->block_tokens = block;
 }
 
-static void add_sample(struct totals *totals, enum meaning meaning, const struct sample *sample)
+static void add_sample(struct totals *totals, const struct metric_name *metric,
+                       const struct sample *sample)
 {
-    switch (meaning) {
+    switch (metric->meaning) {
     case MEANS_RUNNING:
         totals->running += sample->value;
         totals->has_running = true;
@@ -241,7 +243,7 @@ static void add_sample(struct totals *totals, enum meaning meaning, const struct
         totals->usage_count++;
         break;
     case MEANS_CACHE:
-        add_cache_info(totals, sample->labels);
+        add_cache_info(totals, metric->engine, sample->labels);
         break;
     case MEANS_TOKENS:
         totals->cache_tokens += sample->value;
@@ -264,10 +266,32 @@ static const struct metric_name *find_metric(struct slice name)
     return NULL;
 }
 
-static void add_line(struct totals *totals, struct slice line)
+/* Where the samples go: into the totals of one rank each, or all into one. */
+struct parse {
+    struct totals *totals;
+    uint32_t rank_count; /* 0: one for all */
+    enum engine_kind engine;
+};
+
+/* The totals that a sample counts for; NULL: none. */
+static struct totals *totals_of(const struct parse *parse, struct slice labels)
+{
+    const char *label = parse->engine == ENGINE_VLLM ? "engine" : "dp_rank";
+    double rank;
+
+    if (parse->rank_count == 0)
+        return parse->totals;
+    rank = label_count(labels, label);
+    if (find_label(labels, label).len == 0 || rank >= parse->rank_count)
+        return NULL;
+    return &parse->totals[(size_t)rank];
+}
+
+static void add_line(struct parse *parse, struct slice line)
 {
     const struct metric_name *metric;
     struct sample sample;
+    struct totals *totals;
 
     if (!slice_starts_with(line, SLICE("vllm:")) && !slice_starts_with(line, SLICE("sglang:")))
         return;
@@ -276,10 +300,13 @@ static void add_line(struct totals *totals, struct slice line)
     metric = find_metric(sample.name);
     if (metric == NULL || is_shadow_rank(sample.labels))
         return;
-    if (totals->engine == ENGINE_UNKNOWN)
-        totals->engine = metric->engine;
-    if (totals->engine == metric->engine)
-        add_sample(totals, metric->meaning, &sample);
+    if (parse->engine == ENGINE_UNKNOWN)
+        parse->engine = metric->engine;
+    if (parse->engine != metric->engine)
+        return;
+    totals = totals_of(parse, sample.labels);
+    if (totals != NULL)
+        add_sample(totals, metric, &sample);
 }
 
 static uint32_t to_u32(double value)
@@ -292,22 +319,49 @@ static uint64_t to_u64(double value)
     return value < 1e18 ? (uint64_t)value : (uint64_t)1e18;
 }
 
-enum engine_kind load_report_parse(struct slice text, uint64_t now_ms, struct worker_report *report)
+static struct worker_report report_of(const struct totals *totals, uint64_t now_ms)
 {
-    struct totals totals = {.engine = ENGINE_UNKNOWN};
+    return (struct worker_report){
+        .is_known = totals->has_running && totals->has_waiting,
+        .at_ms = now_ms,
+        .running = to_u32(totals->running),
+        .waiting = to_u32(totals->waiting),
+        .cache_usage = totals->usage_count > 0 ? totals->usage_sum / totals->usage_count : 0,
+        .cache_tokens =
+            to_u64(totals->cache_tokens > 0 ? totals->cache_tokens : totals->info_cache_tokens),
+        .block_tokens = to_u32(totals->block_tokens),
+        .prompt_tokens = to_u64(totals->prompt_tokens),
+    };
+}
+
+static enum engine_kind parse_text(struct slice text, struct totals *totals, uint32_t rank_count)
+{
+    struct parse parse = {totals, rank_count, ENGINE_UNKNOWN};
 
     while (text.len > 0)
-        add_line(&totals, next_line(&text));
-    *report = (struct worker_report){
-        .is_known = totals.has_running && totals.has_waiting,
-        .at_ms = now_ms,
-        .running = to_u32(totals.running),
-        .waiting = to_u32(totals.waiting),
-        .cache_usage = totals.usage_count > 0 ? totals.usage_sum / totals.usage_count : 0,
-        .cache_tokens =
-            to_u64(totals.cache_tokens > 0 ? totals.cache_tokens : totals.info_cache_tokens),
-        .block_tokens = to_u32(totals.block_tokens),
-        .prompt_tokens = to_u64(totals.prompt_tokens),
-    };
-    return totals.engine;
+        add_line(&parse, next_line(&text));
+    return parse.engine;
+}
+
+enum engine_kind load_report_parse(struct slice text, uint64_t now_ms, struct worker_report *report)
+{
+    struct totals totals = {0};
+    enum engine_kind engine = parse_text(text, &totals, 0);
+
+    *report = report_of(&totals, now_ms);
+    return engine;
+}
+
+enum engine_kind load_report_parse_ranks(struct slice text, uint64_t now_ms,
+                                         struct worker_report *reports, uint32_t rank_count)
+{
+    struct totals totals[LOAD_REPORT_RANK_COUNT_MAX] = {{0}};
+    enum engine_kind engine;
+
+    assert(rank_count > 0 && rank_count <= LOAD_REPORT_RANK_COUNT_MAX);
+
+    engine = parse_text(text, totals, rank_count);
+    for (uint32_t rank = 0; rank < rank_count; rank++)
+        reports[rank] = report_of(&totals[rank], now_ms);
+    return engine;
 }

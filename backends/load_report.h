@@ -19,4 +19,11 @@
 enum engine_kind load_report_parse(struct slice text, uint64_t now_ms,
                                    struct worker_report *report);
 
+enum { LOAD_REPORT_RANK_COUNT_MAX = 64 };
+
+/* The same with a report of its own for each rank 0..rank_count, at most
+ * LOAD_REPORT_RANK_COUNT_MAX. What is said of no rank is no rank's. */
+enum engine_kind load_report_parse_ranks(struct slice text, uint64_t now_ms,
+                                         struct worker_report *reports, uint32_t rank_count);
+
 #endif

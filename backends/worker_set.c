@@ -5,8 +5,9 @@
 #include "backends/json/json_scan.h"
 #include "backends/json/json_write.h"
 #include "backends/runtime/buf.h"
+#include "backends/runtime/clock.h"
 #include "backends/runtime/near_name.h"
-#include "backends/worker_url.h"
+#include "hashing/rendezvous.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -17,7 +18,11 @@
  * DESIGN
  *
  * Two arrays of pointers, because both lists are short (tens) and read far more often than changed:
- * a worker's index never moves, a model's does when one before it goes.
+ * a worker's index never moves, a model's does when one before it goes. An index that became free
+ * is given again, so that tables by index stay small; a worker's id says which of its holders is
+ * meant:
+ *
+ *   id = number of the addition << 10 | index
  *
  * A model belongs to whoever lists it. Learning a worker's list takes the worker off all models,
  * puts it on those of the body, and then drops models that nobody lists: so a model of several
@@ -29,7 +34,8 @@ enum { MODEL_JSON_BYTES_MAX = 64 << 10 };
 struct worker_set {
     struct worker_lists lists;
     struct worker *workers[WORKER_COUNT_MAX];
-    size_t worker_count;
+    size_t worker_count; /* places in use or used before */
+    uint64_t added_count;
     struct model *models[MODEL_COUNT_MAX];
     size_t model_count;
     uint64_t ignored_model_count;
@@ -49,6 +55,7 @@ struct worker_set *worker_set_create(void)
     struct worker_set *set = must_allocate(calloc(1, sizeof *set));
 
     worker_lists_init(&set->lists);
+    set->lists.random = clock_now_us();
     set->scanner = must_allocate(json_scanner_create());
     return set;
 }
@@ -80,46 +87,58 @@ struct worker_lists *worker_set_lists(struct worker_set *set)
     return &set->lists;
 }
 
-static bool has_worker_named(const struct worker_set *set, const char *name)
+struct worker *worker_set_find_name(const struct worker_set *set, const char *name)
 {
     for (size_t i = 0; i < set->worker_count; i++) {
         if (set->workers[i] != NULL && strcmp(set->workers[i]->name, name) == 0)
-            return true;
+            return set->workers[i];
     }
-    return false;
+    return NULL;
 }
 
-int worker_set_add(struct worker_set *set, struct slice url, uint64_t now_ms,
-                   struct worker **worker, char why[192])
+static size_t find_free_place(const struct worker_set *set)
 {
-    struct sockaddr_storage address;
-    struct worker_url parsed;
+    size_t place = 0;
+
+    while (place < set->worker_count && set->workers[place] != NULL)
+        place++;
+    return place;
+}
+
+int worker_set_add(struct worker_set *set, const struct worker_place *place, uint64_t now_ms,
+                   struct worker **worker)
+{
+    size_t index = find_free_place(set);
     struct worker *added;
-    int status = worker_url_parse(url, &parsed, why);
 
     *worker = NULL;
-    if (status < 0)
-        return status;
-    if (has_worker_named(set, parsed.name)) {
-        snprintf(why, WORKER_URL_WHY_BYTES, "worker %.150s is there twice", parsed.name);
+    if (worker_set_find_name(set, place->name) != NULL)
         return -EEXIST;
-    }
-    if (set->worker_count == WORKER_COUNT_MAX) {
-        snprintf(why, WORKER_URL_WHY_BYTES, "more than %d workers", WORKER_COUNT_MAX);
+    if (index == WORKER_COUNT_MAX)
         return -ENOSPC;
-    }
-    status = worker_url_resolve(&parsed, &address, why);
-    if (status < 0)
-        return status;
     added = must_allocate(calloc(1, sizeof *added));
     worker_init(added, &set->lists, now_ms);
-    added->address = address;
-    memcpy(added->name, parsed.name, sizeof added->name);
-    memcpy(added->authority, parsed.authority, sizeof added->authority);
-    added->index = (uint32_t)set->worker_count;
-    set->workers[set->worker_count++] = added;
+    memcpy(added->name, place->name, sizeof added->name);
+    memcpy(added->authority, place->authority, sizeof added->authority);
+    added->address = place->address;
+    added->rank = place->rank;
+    added->rank_count = place->rank_count;
+    added->index = (uint32_t)index;
+    added->name_hash = rendezvous_id(added->name, strlen(added->name));
+    added->id = ++set->added_count * WORKER_COUNT_MAX + index;
+    set->workers[index] = added;
+    if (index == set->worker_count)
+        set->worker_count++;
     *worker = added;
     return 0;
+}
+
+struct worker *worker_set_find(const struct worker_set *set, uint64_t id)
+{
+    size_t index = id % WORKER_COUNT_MAX;
+    struct worker *worker = index < set->worker_count ? set->workers[index] : NULL;
+
+    return worker != NULL && worker->id == id ? worker : NULL;
 }
 
 size_t worker_set_count(const struct worker_set *set)
@@ -253,6 +272,70 @@ static void drop_unlisted_models(struct worker_set *set)
             set->models[kept++] = set->models[i];
     }
     set->model_count = kept;
+}
+
+void worker_set_remove(struct worker_set *set, struct worker *worker, enum worker_reason reason,
+                       uint64_t now_ms)
+{
+    assert(set->workers[worker->index] == worker);
+    assert(worker->pool == NULL && worker->own.in_flight == 0);
+
+    (void)worker_handle(worker, WORKER_EVENT_REMOVE, reason, now_ms);
+    for (size_t i = 0; i < set->model_count; i++)
+        remove_worker_from(set->models[i], worker->index);
+    drop_unlisted_models(set);
+    list_remove(&set->lists.by_state[WORKER_GONE], &worker->in_state);
+    set->workers[worker->index] = NULL;
+    free(worker);
+}
+
+/* ---- the panic floor ---- */
+
+struct census {
+    uint32_t reachable; /* UP, TRIAL or EJECTED */
+    uint32_t up;
+};
+
+static struct census take_census(const struct worker_set *set, const struct model *model)
+{
+    struct census census = {0, 0};
+
+    for (size_t i = 0; i < model->worker_count; i++) {
+        const struct worker *worker = set->workers[model->workers[i]];
+
+        census.reachable += worker_is_reachable(worker);
+        census.up += worker->state == WORKER_UP;
+    }
+    return census;
+}
+
+static bool is_enough(uint32_t up, struct census census, uint32_t panic_percent)
+{
+    return up * 100 >= census.reachable * (100 - panic_percent);
+}
+
+bool worker_set_is_panic(const struct worker_set *set, const struct model *model,
+                         uint32_t panic_percent)
+{
+    struct census census = take_census(set, model);
+
+    return !is_enough(census.up, census, panic_percent);
+}
+
+bool worker_set_may_eject(const struct worker_set *set, const struct worker *worker,
+                          uint32_t panic_percent)
+{
+    for (size_t i = 0; i < set->model_count; i++) {
+        const struct model *model = set->models[i];
+        struct census census;
+
+        if (worker->state != WORKER_UP || !is_listed_by(model, worker->index))
+            continue;
+        census = take_census(set, model);
+        if (!is_enough(census.up - 1, census, panic_percent))
+            return false;
+    }
+    return true;
 }
 
 int worker_set_learn_models(struct worker_set *set, struct worker *worker, struct slice body)

@@ -2,7 +2,8 @@
 
 /*
  * worker_set: all workers of a process: add, find, remove; and which models they serve, merged
- * from their own lists. A worker's index is stable for its life. Loop thread only.
+ * from their own lists. A worker's index is stable for its life, its id is never used again. Loop
+ * thread only.
  */
 #ifndef BACKENDS_WORKER_SET_H
 #define BACKENDS_WORKER_SET_H
@@ -40,17 +41,46 @@ void worker_set_destroy(struct worker_set *set);
 
 struct worker_lists *worker_set_lists(struct worker_set *set);
 
-/*
- * Adds a worker for url ("http://host:port", host a name, IPv4 or [IPv6]; path and https refused;
- * port 80 when it has none). Names resolve here, once, blocking: at boot. -EINVAL, -EEXIST or
- * -ENOSPC, each with a sentence in why[] (192 bytes). On success *worker is the set's.
- */
-MUST_CHECK int worker_set_add(struct worker_set *set, struct slice url, uint64_t now_ms,
-                              struct worker **worker, char why[192]);
+/* Who a worker is, checked and resolved. */
+struct worker_place {
+    char name[WORKER_NAME_BYTES_MAX];      /* unique in its set */
+    char authority[WORKER_NAME_BYTES_MAX]; /* for the Host header */
+    struct sockaddr_storage address;
+    uint32_t rank;
+    uint32_t rank_count; /* 0: no rank */
+};
 
-/* Indices run from 0 to worker_set_count() - 1; a GONE worker leaves a NULL behind. */
+/* Adds a worker, STARTING. -EEXIST: one of that name is there; -ENOSPC. It is the set's. */
+MUST_CHECK int worker_set_add(struct worker_set *set, const struct worker_place *place,
+                              uint64_t now_ms, struct worker **worker);
+
+/*
+ * worker is GONE and freed, its index free for another; models that it alone listed go too. Nothing
+ * may use it any more: no attempt is in flight, its pool and its probe are closed. Knowledge kept
+ * under its index must be forgotten before.
+ */
+void worker_set_remove(struct worker_set *set, struct worker *worker, enum worker_reason reason,
+                       uint64_t now_ms);
+
+/* Indices run from 0 to worker_set_count() - 1; NULL where none is, or no more. */
 size_t worker_set_count(const struct worker_set *set);
 struct worker *worker_set_at(const struct worker_set *set, uint32_t index);
+
+/* NULL when none has that id, or has no more; that name. */
+struct worker *worker_set_find(const struct worker_set *set, uint64_t id);
+struct worker *worker_set_find_name(const struct worker_set *set, const char *name);
+
+/*
+ * The panic floor, per model and over the workers that answer their probes (UP, TRIAL, EJECTED):
+ * failed requests take none out of service where fewer than 100 - panic_percent of them would be
+ * left UP (0: never). Where probes have taken so many down that fewer than that are UP already,
+ * is_panic: the EJECTED get requests like the others, since the few that are left would fail under
+ * the load of all. A worker that does not answer its probes is out in any case.
+ */
+bool worker_set_may_eject(const struct worker_set *set, const struct worker *worker,
+                          uint32_t panic_percent);
+bool worker_set_is_panic(const struct worker_set *set, const struct model *model,
+                         uint32_t panic_percent);
 
 /*
  * worker lists exactly these models now: the body of its GET /v1/models. Returns how many. Keeps

@@ -8,13 +8,15 @@
 #include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /*
  * DESIGN
  *
  * Strict on purpose, with its own few rules instead of a URL library: a worker's URL is a host and
- * a port, and everything else in it is a misunderstanding that would fail later and less clearly
- * (the /v1 that clients write, https, a password). Names are written anew in one spelling, so that
+ * a port (and "#dp=N": a fragment is never sent, so it cannot mean anything to the engine), and
+ * everything else in it is a misunderstanding that would fail later and less clearly (the /v1 that
+ * clients write, https, a password). Names are written anew in one spelling, so that
  * equal workers compare equal.
  */
 
@@ -51,7 +53,7 @@ static size_t find_byte(struct slice text, char byte)
     return found != NULL ? (size_t)(found - text.ptr) : text.len;
 }
 
-static int cut_scheme(struct slice *text, char why[WORKER_URL_WHY_BYTES])
+static int cut_scheme(struct slice *text, struct worker_url *url, char why[WORKER_URL_WHY_BYTES])
 {
     const struct slice whole = *text;
     const char *mark = whole.len > 0 ? memmem(whole.ptr, whole.len, "://", 3) : NULL;
@@ -66,12 +68,38 @@ static int cut_scheme(struct slice *text, char why[WORKER_URL_WHY_BYTES])
                       whole.ptr, shown(whole), whole.ptr);
     scheme = slice_of(whole.ptr, (size_t)(mark - whole.ptr));
     *text = slice_skip(whole, scheme.len + 3);
-    if (slice_eq_nocase(scheme, SLICE("http")))
+    url->is_dns = slice_eq_nocase(scheme, SLICE("dns"));
+    if (url->is_dns || slice_eq_nocase(scheme, SLICE("http")))
         return 0;
     if (slice_eq_nocase(scheme, SLICE("https")))
         return refuse(why, "worker url '%.*s': TLS to workers is not supported yet: write http://",
                       shown(whole), whole.ptr);
-    return refuse(why, "worker url '%.*s': only http:// is known", shown(whole), whole.ptr);
+    return refuse(why, "worker url '%.*s': only http:// and dns:// are known", shown(whole),
+                  whole.ptr);
+}
+
+/* "#dp=N" behind the authority. Anything else behind a '#' is left for cut_path() to refuse. */
+static int cut_ranks(struct slice *text, struct worker_url *url, char why[WORKER_URL_WHY_BYTES])
+{
+    size_t len = find_byte(*text, '#');
+    struct slice ranks = slice_skip(*text, len);
+    uint32_t count = 0;
+
+    url->rank_count = 0;
+    if (!slice_starts_with(ranks, SLICE("#dp=")))
+        return 0;
+    ranks = slice_skip(ranks, 4);
+    for (size_t i = 0; i < ranks.len && count <= WORKER_RANK_COUNT_MAX; i++) {
+        bool is_digit = ranks.ptr[i] >= '0' && ranks.ptr[i] <= '9';
+
+        count = is_digit ? count * 10 + (uint32_t)(ranks.ptr[i] - '0') : UINT32_MAX;
+    }
+    if (count == 0 || count > WORKER_RANK_COUNT_MAX)
+        return refuse(why, "worker url '%.*s': the number of ranks behind #dp= is 1 to %d",
+                      shown(*text), text->ptr, WORKER_RANK_COUNT_MAX);
+    url->rank_count = count;
+    text->len = len;
+    return 0;
 }
 
 /* What follows the authority must be nothing, or the lone slash that people paste. */
@@ -166,14 +194,15 @@ static int read_port(struct slice text, unsigned *port, char why[WORKER_URL_WHY_
 static void write_parts(const struct parts *parts, unsigned port, struct worker_url *url)
 {
     const char *open = parts->is_ipv6 ? "[" : "", *close = parts->is_ipv6 ? "]" : "";
+    const char *scheme = url->is_dns ? "dns" : "http";
 
     memcpy(url->host, parts->host.ptr, parts->host.len);
     url->host[parts->host.len] = '\0';
     for (char *c = url->host; *c != '\0'; c++)
         *c = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
     snprintf(url->port, sizeof url->port, "%u", port % (PORT_MAX + 1));
-    snprintf(url->name, sizeof url->name, "http://%s%.*s%s:%u", open, HOST_BYTES_MAX, url->host,
-             close, port);
+    snprintf(url->name, sizeof url->name, "%s://%s%.*s%s:%u", scheme, open, HOST_BYTES_MAX,
+             url->host, close, port);
     snprintf(url->authority, sizeof url->authority, "%s%.*s%s:%u", open, HOST_BYTES_MAX, url->host,
              close, port);
 }
@@ -182,8 +211,10 @@ int worker_url_parse(struct slice text, struct worker_url *url, char why[WORKER_
 {
     struct parts parts;
     unsigned port;
-    int status = cut_scheme(&text, why);
+    int status = cut_scheme(&text, url, why);
 
+    if (status == 0)
+        status = cut_ranks(&text, url, why);
     if (status == 0)
         status = cut_path(&text, why);
     if (status == 0)
@@ -220,4 +251,40 @@ int worker_url_resolve(const struct worker_url *url, struct sockaddr_storage *ad
     memcpy(address, best->ai_addr, best->ai_addrlen);
     freeaddrinfo(found);
     return 0;
+}
+
+bool worker_url_address(const struct worker_url *url, struct sockaddr_storage *address)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    in_port_t port = htons((uint16_t)strtoul(url->port, NULL, 10));
+
+    memset(address, 0, sizeof *address);
+    v4.sin_port = v6.sin6_port = port;
+    if (inet_pton(AF_INET, url->host, &v4.sin_addr) == 1)
+        memcpy(address, &v4, sizeof v4);
+    else if (inet_pton(AF_INET6, url->host, &v6.sin6_addr) == 1)
+        memcpy(address, &v6, sizeof v6);
+    return address->ss_family != AF_UNSPEC;
+}
+
+void worker_url_authority(const struct sockaddr_storage *address,
+                          char authority[WORKER_NAME_BYTES_MAX])
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+
+    if (address->ss_family == AF_INET6) {
+        struct sockaddr_in6 v6;
+
+        memcpy(&v6, address, sizeof v6);
+        (void)inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+        snprintf(authority, WORKER_NAME_BYTES_MAX, "[%s]:%u", host, ntohs(v6.sin6_port));
+    } else {
+        struct sockaddr_in v4;
+
+        assert(address->ss_family == AF_INET);
+        memcpy(&v4, address, sizeof v4);
+        (void)inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
+        snprintf(authority, WORKER_NAME_BYTES_MAX, "%s:%u", host, ntohs(v4.sin_port));
+    }
 }

@@ -7,6 +7,7 @@
 #ifndef BACKENDS_WORKER_URL_H
 #define BACKENDS_WORKER_URL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -14,16 +15,19 @@
 #include "backends/runtime/slice.h"
 #include "backends/worker.h"
 
-enum { WORKER_URL_WHY_BYTES = 192 };
+enum { WORKER_URL_WHY_BYTES = 192, WORKER_RANK_COUNT_MAX = 64 };
 
 struct worker_url {
+    bool is_dns;         /* dns://: a worker behind each address of the name, as they come and go */
+    uint32_t rank_count; /* "#dp=N" behind the port: N ranks behind each port; 0: not said */
     char host[WORKER_NAME_BYTES_MAX]; /* lower case, without brackets */
     char port[6];
-    char name[WORKER_NAME_BYTES_MAX];      /* "http://host:port" */
+    char name[WORKER_NAME_BYTES_MAX];      /* "http://host:port", "dns://host:port" */
     char authority[WORKER_NAME_BYTES_MAX]; /* "host:port" */
 };
 
-/* -EINVAL with a sentence in why that says what to write instead. */
+/* "http://host:port" or "dns://host:port", both perhaps with "#dp=N". -EINVAL with a sentence in
+ * why that says what to write instead. */
 MUST_CHECK int worker_url_parse(struct slice text, struct worker_url *url,
                                 char why[WORKER_URL_WHY_BYTES]);
 
@@ -31,5 +35,13 @@ MUST_CHECK int worker_url_parse(struct slice text, struct worker_url *url,
  * would miss. -EINVAL with a sentence in why. */
 MUST_CHECK int worker_url_resolve(const struct worker_url *url, struct sockaddr_storage *address,
                                   char why[WORKER_URL_WHY_BYTES]);
+
+/* Whether host is an address, so that no name has to be resolved: then *address is it, with port.
+ */
+bool worker_url_address(const struct worker_url *url, struct sockaddr_storage *address);
+
+/* The authority of an address: "10.0.0.1:8000", "[fd00::1]:8000". */
+void worker_url_authority(const struct sockaddr_storage *address,
+                          char authority[WORKER_NAME_BYTES_MAX]);
 
 #endif

@@ -19,6 +19,11 @@
  * only from or to that node.
  */
 
+uint64_t rendezvous_id(const void *name, size_t len)
+{
+    return XXH3_64bits(name, len);
+}
+
 double rendezvous_score(uint64_t key, struct rendezvous_node node)
 {
     uint8_t bytes[16];

@@ -16,6 +16,9 @@ struct rendezvous_node {
     double weight; /* share of the keys, relative to the others; 0: none */
 };
 
+/* The id of a node by its name. */
+uint64_t rendezvous_id(const void *name, size_t len);
+
 /* How much key wants node: the highest wins. > 0, or 0 for a weight of 0. */
 double rendezvous_score(uint64_t key, struct rendezvous_node node);
 

@@ -21,6 +21,7 @@
 #include "router/api/public.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
+#include "router/worker_key.h"
 
 /*
  * DESIGN
@@ -43,88 +44,6 @@ enum {
     MAPPED_BYTES_MIN = 1 << 20,
     HEAP_SPARE_BYTES_MAX = 8 << 20,
 };
-
-/* ---- workers ---- */
-
-static void log_worker(const struct worker *worker)
-{
-    LOG(worker->state == WORKER_DOWN ? LOG_WARN : LOG_INFO, "worker_state",
-        log_text("worker", worker->name), log_text("state", worker_state_name(worker->state)),
-        log_text("reason", worker_reason_name(worker->reason)),
-        log_text("probe", probe_result_name(worker->probe_result)));
-}
-
-static void note_readiness(struct app *app)
-{
-    bool is_ready = relay_is_ready(&app->relay);
-
-    if (is_ready == app->is_ready)
-        return;
-    app->is_ready = is_ready;
-    if (is_ready)
-        LOG(LOG_INFO, "ready", log_u64("models", worker_set_model_count(app->relay.workers)));
-    else if (!app->is_draining)
-        LOG(LOG_WARN, "not_ready", log_text("why", "no worker is up"));
-}
-
-static void on_worker_state(void *ctx, struct worker *worker)
-{
-    struct app *app = ctx;
-
-    log_worker(worker);
-    if (worker->restart_count != app->restart_counts[worker->index]) {
-        app->restart_counts[worker->index] = worker->restart_count;
-        residency_guess_forget_worker(app->relay.guess, worker->index);
-        response_table_forget_worker(app->relay.responses, worker->index);
-        worker->traits = (struct worker_traits){0};
-    }
-    if (worker->state == WORKER_DOWN)
-        worker_pool_drop_idle(worker->pool);
-    note_readiness(app);
-}
-
-static void on_worker_report(void *ctx, struct worker *worker)
-{
-    struct app *app = ctx;
-    uint64_t tokens = app->relay.config.worker_cache_tokens;
-
-    residency_guess_set_capacity(app->relay.guess, worker->index,
-                                 tokens > 0 ? tokens : worker->report.cache_tokens);
-}
-
-static const struct health_callbacks health_callbacks = {on_worker_state, on_worker_report};
-
-static int add_worker(struct app *app, const char *url)
-{
-    struct relay *relay = &app->relay;
-    struct worker *worker;
-    char why[192];
-
-    if (worker_set_add(relay->workers, slice_of_string(url), io_loop_now_ms(&app->io), &worker,
-                       why) < 0) {
-        fprintf(stderr, "samovar-router: %s\n", why);
-        return EXIT_CODE_CONFIG;
-    }
-    worker->pool =
-        worker_pool_create(worker, (struct worker_pool_config){
-                                       .io = &app->io,
-                                       .idle = &relay->waits[RELAY_WAIT_WORKER_IDLE],
-                                       .conn_count_max = relay->config.worker_conn_count_max,
-                                       .answer_head_bytes_max = ANSWER_HEAD_BYTES_MAX,
-                                   });
-    assert(worker->pool != NULL);
-    residency_guess_set_capacity(relay->guess, worker->index, relay->config.worker_cache_tokens);
-    return EXIT_CODE_OK;
-}
-
-static int add_workers(struct app *app, const struct router_options *options)
-{
-    int code = EXIT_CODE_OK;
-
-    for (size_t i = 0; code == EXIT_CODE_OK && i < options->worker_urls.count; i++)
-        code = add_worker(app, options->worker_urls.items[i]);
-    return code;
-}
 
 /* ---- stopping ---- */
 
@@ -157,21 +76,13 @@ static void stop(struct app *app)
     each_client(&app->relay, client_conn_kill);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
-    health_close(app->health, NULL, NULL);
+    fleet_close(app->fleet);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
     close_handle((uv_handle_t *)&app->lag);
     close_handle((uv_handle_t *)&app->drain);
     close_handle((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
-    for (uint32_t i = 0; i < worker_set_count(app->relay.workers); i++) {
-        struct worker *worker = worker_set_at(app->relay.workers, i);
-
-        if (worker == NULL)
-            continue;
-        worker_pool_close(worker->pool);
-        worker->pool = NULL;
-    }
 }
 
 /* Whether some client has an answer that is complete here but not with it. */
@@ -283,6 +194,8 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
         .cors_origins = options->cors_origins,
+        .panic_percent = (uint32_t)options->panic_percent,
+        .session_headers = options->session_headers,
     };
 }
 
@@ -299,9 +212,9 @@ static void apply_policy(struct relay *relay, const char *name)
 
     if (policy == relay->policy)
         return;
-    state = policy->create(random_next(&relay->id_state));
+    state = policy_state_create(policy, random_next(&relay->id_state));
     assert(state != NULL);
-    relay->policy->destroy(relay->policy_state);
+    policy_state_destroy(relay->policy_state);
     relay->policy = policy;
     relay->policy_state = state;
 }
@@ -313,6 +226,7 @@ static void apply(struct app *app, const struct router_options *options)
 
     relay_configure(relay, relay_config_of(options));
     apply_policy(relay, options->policy);
+    fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
     log_set_level((enum log_level)options->log_level);
     app->drain_ms = options->drain_ms;
     for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
@@ -332,10 +246,13 @@ static void note_config(struct app *app, enum reload_result result)
         stats->config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
 }
 
-/* All or nothing: config_prepare() has checked everything before anything changes here. */
+/* All or nothing: config_prepare() has checked each value, fleet_set_urls() all workers together,
+ * before anything changes here. */
 static void on_hangup(uv_signal_t *signal, int number)
 {
     struct app *app = signal->data;
+    const struct router_options *candidate;
+    char why[WORKER_URL_WHY_BYTES];
     size_t count;
 
     (void)number;
@@ -343,7 +260,14 @@ static void on_hangup(uv_signal_t *signal, int number)
         note_config(app, RELOAD_REFUSED);
         return;
     }
-    apply(app, config_candidate(app->config));
+    candidate = config_candidate(app->config);
+    if (fleet_set_urls(app->fleet, candidate->worker_urls.items, candidate->worker_urls.count, NULL,
+                       why) < 0) {
+        config_discard(app->config, "worker-urls", why);
+        note_config(app, RELOAD_REFUSED);
+        return;
+    }
+    apply(app, candidate);
     count = config_commit(app->config);
     note_config(app, RELOAD_APPLIED);
     config_log_doubts(app->config);
@@ -414,7 +338,7 @@ static void make_knowledge(struct app *app, const struct router_options *options
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
     assert(relay->policy != NULL); /* options know only those that exist */
-    relay->policy_state = relay->policy->create(seed);
+    relay->policy_state = policy_state_create(relay->policy, seed);
     assert(relay->workers != NULL && relay->guess != NULL && relay->responses != NULL &&
            relay->scanner != NULL && relay->policy_state != NULL);
 }
@@ -480,19 +404,36 @@ static int listen_on(struct app *app, const struct router_options *options)
     return EXIT_CODE_OK;
 }
 
-static void start_health(struct app *app, const struct router_options *options)
+/* Makes the fleet and gives it its workers. */
+static int start_fleet(struct app *app, const struct router_options *options)
 {
-    struct health_config config = {
-        .probe_interval_ms = options->probe_interval_ms,
-        .probe_timeout_ms = PROBE_TIMEOUT_MS,
-        .fail_count = PROBE_FAIL_COUNT,
-        .pass_count = PROBE_PASS_COUNT,
-        .models_interval_ms = MODELS_INTERVAL_MS,
-        .progress_ms = PROGRESS_MS,
-    };
+    char why[256];
+    int status = worker_key_read(options->worker_api_key_file, &app->worker_authorization, why);
 
-    app->health = health_create(&app->io.loop, app->relay.workers, config, &health_callbacks, app);
-    assert(app->health != NULL);
+    app->fleet =
+        fleet_create(&app->relay, (struct fleet_config){
+                                      .health =
+                                          {
+                                              .probe_interval_ms = options->probe_interval_ms,
+                                              .probe_timeout_ms = PROBE_TIMEOUT_MS,
+                                              .fail_count = PROBE_FAIL_COUNT,
+                                              .pass_count = PROBE_PASS_COUNT,
+                                              .models_interval_ms = MODELS_INTERVAL_MS,
+                                              .progress_ms = PROGRESS_MS,
+                                              .authorization = app->worker_authorization,
+                                          },
+                                      .resolver = &resolver_system,
+                                      .resolver_ctx = &app->io.loop,
+                                      .dns_interval_ms = options->dns_interval_ms,
+                                      .answer_head_bytes_max = ANSWER_HEAD_BYTES_MAX,
+                                  });
+    app->relay.fleet = app->fleet;
+    if (status == 0)
+        status = fleet_set_urls(app->fleet, options->worker_urls.items, options->worker_urls.count,
+                                NULL, why);
+    if (status < 0)
+        fprintf(stderr, "samovar-router: %s\n", why);
+    return status < 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
 }
 
 int app_init(struct app *app, struct config *config)
@@ -524,11 +465,8 @@ int app_init(struct app *app, struct config *config)
     app->relay.stats.config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
     code = start_parse_threads(app, options);
     if (code == EXIT_CODE_OK)
-        code = add_workers(app, options);
-    if (code == EXIT_CODE_OK)
-        code = listen_on(app, options);
-    start_health(app, options); /* of the workers that are there by now */
-    return code;
+        code = start_fleet(app, options);
+    return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
 
 void app_run(struct app *app)
@@ -542,7 +480,9 @@ void app_release(struct app *app)
 
     stop(app);
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
-    relay->policy->destroy(relay->policy_state);
+    fleet_destroy(app->fleet);
+    worker_key_forget(&app->worker_authorization);
+    policy_state_destroy(relay->policy_state);
     json_scanner_destroy(relay->scanner);
     response_table_destroy(relay->responses);
     for (size_t i = 0; i < array_count(app->parse_scanners); i++)

@@ -11,11 +11,11 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "backends/health.h"
 #include "backends/io_loop.h"
 #include "backends/runtime/must_check.h"
 #include "backends/thread_pool.h"
 #include "router/config.h"
+#include "router/fleet.h"
 #include "router/listener.h"
 #include "router/relay.h"
 
@@ -25,7 +25,8 @@ struct app {
     struct relay relay;
     struct listener listener;
     struct listener admin_listener;
-    struct health *health;
+    struct fleet *fleet;
+    char *worker_authorization; /* for our own requests to workers; NULL: none; a secret */
     void *parse_scanners[THREAD_POOL_THREAD_COUNT_MAX]; /* json_scanners, one for each thread */
     uv_signal_t signals[3];                             /* TERM, INT, HUP */
     uv_prepare_t turn_end; /* what one turn of the loop wrote and logged leaves together */
@@ -36,8 +37,6 @@ struct app {
     uint64_t drain_ms;
     bool is_draining;
     bool is_stopping;
-    bool is_ready; /* a worker came up: logged once each time it changes */
-    uint32_t restart_counts[WORKER_COUNT_MAX]; /* of each worker, as last seen */
 };
 
 /* Sets everything up, and keeps config to read it again at SIGHUP. An exit code: EXIT_CODE_OK, or

@@ -53,8 +53,9 @@ const struct router_options *config_candidate(const struct config *config);
 /* The candidate is in force now; each option that changed is logged. Returns how many did. */
 size_t config_commit(struct config *config);
 
-/* There is no candidate any more; nothing changed. */
-void config_discard(struct config *config);
+/* The candidate cannot be applied, because of what that option says: logged as any mistake. There
+ * is no candidate any more; nothing changed. */
+void config_discard(struct config *config, const char *option, const char *why);
 
 /* Logs what is doubtful about the options in force. */
 void config_log_doubts(const struct config *config);

@@ -89,6 +89,7 @@ static void *begin(struct client_conn *client)
     buf_init(&exchange->request_head, REQUEST_HEAD_BYTES_MAX);
     buf_init(&exchange->head, CLIENT_HEAD_BYTES_MAX);
     buf_init(&exchange->answer_body, EXCHANGE_ANSWER_BODY_BYTES_MAX);
+    exchange->retry_after_s = 1;
     exchange->history.retry_count_max = client->relay->config.retry_count_max;
     exchange->history.is_repeatable = api_work(exchange->api) == API_WORK_COMPUTE;
     client->relay->stats.requests_in_flight++;
@@ -179,7 +180,7 @@ void exchange_fail(struct exchange *exchange, const struct api_error *error, enu
     struct client_conn *client = exchange->client;
     struct client_answer more = {
         .should_not_retry = exchange->history.was_begun,
-        .retry_after_s = error->status == 503 || error->status == 429 ? 1 : 0,
+        .retry_after_s = error->status == 503 || error->status == 429 ? exchange->retry_after_s : 0,
     };
     bool takes_event = exchange->is_sse && exchange_is_open_ended(exchange) &&
                        !exchange->is_client_lost && stream_filter_is_at_boundary(&exchange->filter);
@@ -241,6 +242,19 @@ static void forget_answer(struct exchange *exchange)
     stream_filter_release(&exchange->filter);
 }
 
+/* The worker did not read the prompt: it holds no more of it than before, and was given nothing. */
+static void take_back_prompt(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    uint32_t index = exchange->worker->index;
+
+    residency_guess_correct(relay->guess, index, exchange->blocks, exchange->block_count,
+                            exchange->matched_count);
+    policy_take_back(relay->policy, relay->policy_state,
+                     (struct policy_gift){index, exchange->given_ms, exchange->attempt_us / 1000},
+                     io_loop_now_ms(relay->io));
+}
+
 void exchange_end_attempt(struct exchange *exchange)
 {
     struct worker *worker = exchange->worker;
@@ -254,11 +268,11 @@ void exchange_end_attempt(struct exchange *exchange)
             worker->own.decoding--;
         /* It never began to answer, or refused: what it was to hold by now, it may not. */
         if (!exchange->is_decoding || !exchange->is_ok)
-            residency_guess_correct(exchange->relay->guess, worker->index, exchange->blocks,
-                                    exchange->block_count, exchange->matched_count);
+            take_back_prompt(exchange);
         worker->own.queued_tokens -= exchange->queued_tokens;
         if (worker->own.in_flight == 0)
             worker->own.queued_tokens = 0; /* sums of doubles leave dust */
+        worker_end_attempt(worker, exchange->trial);
         exchange->is_counted = false;
         exchange->is_decoding = false;
         exchange->queued_tokens = 0;
@@ -281,9 +295,21 @@ static const enum retry_reason retry_reasons[] = {
 };
 static_assert(array_count(retry_reasons) == ATTEMPT_FAILURE_COUNT, "every failure is counted");
 
+void exchange_mark_failure(struct exchange *exchange)
+{
+    struct relay *relay = exchange->relay;
+    struct worker *worker = exchange->worker;
+    bool may_eject = worker_set_may_eject(relay->workers, worker, relay->config.panic_percent);
+
+    if (worker_mark_failure(worker, exchange->attempt_us / 1000, may_eject,
+                            io_loop_now_ms(relay->io)) &&
+        !may_eject)
+        relay->stats.ejections_withheld_total++;
+}
+
 static struct poison_victim victim_of(const struct exchange *exchange)
 {
-    return (struct poison_victim){exchange->worker->index, exchange->worker->restart_count};
+    return (struct poison_victim){(uint32_t)exchange->worker->id, exchange->worker->restart_count};
 }
 
 static void note_victim(struct exchange *exchange, struct poison_victim victim)
@@ -327,7 +353,7 @@ static void count_failure(struct exchange *exchange, enum attempt_failure failur
     count_death(exchange, failure);
     exchange->history.was_begun |= retry_failure_was_begun(failure);
     if (failure != ATTEMPT_STALE && failure != ATTEMPT_BUSY && failure != ATTEMPT_USAGE_REFUSED)
-        worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+        exchange_mark_failure(exchange);
     if (failure == ATTEMPT_PROTOCOL)
         exchange->relay->stats.protocol_faults_total[FAULT_WORKER]++;
 }
@@ -404,7 +430,7 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
     exchange->last_failure = failure;
     count_failure(exchange, failure);
     if (failure != ATTEMPT_USAGE_REFUSED)
-        exchange->tried[exchange->tried_count++] = worker->index;
+        exchange->tried[exchange->tried_count++] = worker->id;
     exchange->history.has_other_worker = exchange_has_other_worker(exchange);
     exchange->history.has_budget = retry_budget_has(&exchange->relay->retry_budget);
     verdict = retry_decide(failure, &exchange->history);
@@ -426,7 +452,7 @@ static void fail_silent(struct exchange *exchange)
                                           "The worker stopped in the middle of its answer "
                                           "(option --upstream-idle-ms)."};
 
-    worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    exchange_mark_failure(exchange);
     exchange_fail(exchange, exchange->is_decoding ? &idle : &header, END_UPSTREAM_TIMEOUT);
 }
 

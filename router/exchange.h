@@ -97,6 +97,7 @@ struct exchange {
     uint64_t prompt_bytes; /* of the canonical stream */
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
+    uint64_t body_session;  /* key of the session that the body names; 0: none */
     bool has_one_prompt;    /* usage counts this prompt alone */
     bool is_pinned;         /* one worker has what it needs: exchange_stored.c */
     uint32_t pinned_worker; /* its index */
@@ -115,13 +116,16 @@ struct exchange {
     bool was_usage_refused; /* this worker answered 400 to the splice */
     bool is_fresh_only;     /* after a stale connection */
     uint64_t attempt_us;
+    uint32_t trial;  /* of worker_begin_attempt() */
+    double given_ms; /* what the policy noted as given to worker */
 
     /* All attempts. */
-    uint32_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* indices of workers not to ask again */
+    uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
     uint32_t tried_count;
     struct retry_history history;
     enum attempt_failure last_failure;
-    bool has_stale_victim; /* on a reused connection, so that it may have died by itself */
+    uint32_t retry_after_s; /* of a 503 of ours */
+    bool has_stale_victim;  /* on a reused connection, so that it may have died by itself */
     struct poison_victim stale_victim;
 
     /* The answer. */
@@ -228,6 +232,9 @@ bool exchange_has_other_worker(const struct exchange *exchange);
 
 /* Sends the request over exchange->conn. */
 void exchange_send(struct exchange *exchange);
+
+/* The attempt at hand is held against its worker. */
+void exchange_mark_failure(struct exchange *exchange);
 
 /* The attempt at hand failed before anything went to the client: retries or answers error. */
 void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure failure);

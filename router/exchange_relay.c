@@ -80,8 +80,11 @@ static bool on_event(void *ctx, const struct sse_event *event)
     /* An oversize event comes without its data: the answer has a hole and teaches nothing. */
     kind = answer_stream_event(&exchange->answer, exchange->relay->scanner, event->data);
     exchange_note_response(exchange);
-    if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0)
+    if (kind == ANSWER_EVENT_CONTENT && record->token_us == 0) {
         record->token_us = clock_now_us();
+        worker_mark_progress(exchange->worker, exchange->attempt_us / 1000,
+                             io_loop_now_ms(exchange->relay->io));
+    }
     return kind == ANSWER_EVENT_USAGE_ONLY;
 }
 
@@ -92,11 +95,28 @@ static bool may_retry(struct exchange *exchange, enum attempt_failure failure)
 {
     struct retry_history history = exchange->history;
 
-    exchange->tried[exchange->tried_count++] = exchange->worker->index;
+    exchange->tried[exchange->tried_count++] = exchange->worker->id;
     history.has_other_worker = exchange_has_other_worker(exchange);
     exchange->tried_count--;
     history.has_budget = retry_budget_has(&exchange->relay->retry_budget);
     return retry_decide(failure, &history) != RETRY_NO;
+}
+
+/* Retry-After in milliseconds; 0 where it is absent or a date, which nobody in this trade sends. */
+static uint64_t retry_after_ms(const struct http_head *head)
+{
+    const struct http_header *header = http_head_find(head, SLICE("Retry-After"));
+    uint64_t seconds = 0;
+
+    for (size_t i = 0; header != NULL && i < header->value.len; i++) {
+        char digit = header->value.ptr[i];
+
+        if (digit < '0' || digit > '9')
+            return 0;
+        if (seconds < WORKER_BUSY_MS_MAX)
+            seconds = seconds * 10 + (uint64_t)(digit - '0');
+    }
+    return seconds * 1000;
 }
 
 static enum answer_kind kind_of(struct exchange *exchange, const struct http_head *head)
@@ -207,6 +227,8 @@ static int on_head(void *ctx, const struct http_head *head)
     exchange->batch_us = clock_now_us();
     if (head->status < 500)
         exchange->worker->progress_ms = now_ms;
+    if (head->status == 503 || head->status == 429)
+        worker_mark_busy(exchange->worker, retry_after_ms(head), now_ms);
     exchange->answer_kind = kind_of(exchange, head);
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;
@@ -362,14 +384,15 @@ static void finish(struct exchange *exchange)
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
     int status = client->record.status;
 
-    /* 4xx is the client's fault: the worker is well. An engine that died says so behind the head
-     * of a stream too, to everybody who asks, until its process ends. A status of 503 is back
-     * pressure, or a dead engine: which of them, its probes find out. An engine that does not have
-     * an endpoint (501) is well. */
+    /* 4xx is the client's fault, and shows no more than that somebody answers: a server whose
+     * engine is dead refuses bad requests as well as ever. An engine that died says so behind the
+     * head of a stream too, to everybody who asks, until its process ends. 503 is back pressure, or
+     * a dead engine: which of them, its probes find out. An engine that does not have an endpoint
+     * (501) is well. */
     if (retry_status_was_begun(status) || exchange->answer.error_code >= 500)
-        worker_mark_failure(exchange->worker, now_ms);
-    else if (status != 503)
-        worker_mark_success(exchange->worker, now_ms);
+        exchange_mark_failure(exchange);
+    else if (status < 400)
+        worker_mark_success(exchange->worker, exchange->attempt_us / 1000, now_ms);
     if (exchange->is_ok)
         poison_table_clear(&exchange->relay->poison, exchange->body_name);
     exchange_learn(exchange);
@@ -400,7 +423,7 @@ static void truncate_answer(struct exchange *exchange, int status)
 {
     bool is_protocol = status == -EBADMSG;
 
-    worker_mark_failure(exchange->worker, io_loop_now_ms(exchange->relay->io));
+    exchange_mark_failure(exchange);
     exchange->relay->stats.protocol_faults_total[FAULT_WORKER] += is_protocol;
     if (!is_protocol && !exchange->has_broken_off)
         exchange_note_death(exchange);

@@ -8,7 +8,9 @@
 #include "backends/http/http_writer.h"
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
+#include "hashing/digest.h"
 #include "router/client_conn.h"
+#include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
 #include "router/relay.h"
 
@@ -24,34 +26,65 @@
 
 /* ---- who may serve it ---- */
 
-static bool was_tried(const struct exchange *exchange, uint32_t index)
+static bool was_tried(const struct exchange *exchange, uint64_t id)
 {
     for (uint32_t i = 0; i < exchange->tried_count; i++) {
-        if (exchange->tried[i] == index)
+        if (exchange->tried[i] == id)
             return true;
     }
     return false;
 }
 
-static bool is_eligible(const struct exchange *exchange, const struct worker *worker,
-                        const struct model *model)
+/* Who is asked about, and under which circumstances. */
+struct search {
+    const struct exchange *exchange;
+    const struct model *model;
+    uint64_t now_ms;
+    bool is_panic;        /* the ejected ones too: see worker_set.h */
+    uint64_t free_ms_min; /* when the first of those that asked for a pause may be asked again; 0:
+                           * none did */
+};
+
+static bool begin_search(struct search *search, const struct exchange *exchange)
 {
-    return worker != NULL && worker->state == WORKER_UP && worker_serves_model(worker, model) &&
-           !was_tried(exchange, worker->index);
+    const struct relay *relay = exchange->relay;
+
+    *search = (struct search){
+        .exchange = exchange,
+        .model = worker_set_find_model(relay->workers, slice_of_string(exchange->model_id)),
+        .now_ms = io_loop_now_ms(relay->io),
+    };
+    if (search->model == NULL)
+        return false;
+    search->is_panic =
+        worker_set_is_panic(relay->workers, search->model, relay->config.panic_percent);
+    return true;
 }
 
-static const struct model *model_of(const struct exchange *exchange)
+/* Whether worker, one of the model's, may be asked now. */
+static bool is_eligible(struct search *search, struct worker *worker)
 {
-    return worker_set_find_model(exchange->relay->workers, slice_of_string(exchange->model_id));
+    bool takes = worker_takes_requests(worker, search->now_ms);
+
+    if (was_tried(search->exchange, worker->id))
+        return false;
+    if (!worker_is_busy(worker, search->now_ms))
+        return takes || (search->is_panic && worker_is_reachable(worker));
+    if (worker_is_reachable(worker) &&
+        (search->free_ms_min == 0 || worker->traffic.busy_until_ms < search->free_ms_min))
+        search->free_ms_min = worker->traffic.busy_until_ms;
+    return false;
 }
 
 bool exchange_has_other_worker(const struct exchange *exchange)
 {
     const struct worker_set *workers = exchange->relay->workers;
-    const struct model *model = exchange->is_pinned ? NULL : model_of(exchange);
+    struct search search;
 
-    for (uint32_t i = 0; model != NULL && i < worker_set_count(workers); i++) {
-        if (is_eligible(exchange, worker_set_at(workers, i), model))
+    if (exchange->is_pinned || !begin_search(&search, exchange))
+        return false;
+    for (size_t i = 0; i < search.model->worker_count; i++) {
+        if (is_eligible(&search, worker_set_at(workers, search.model->workers[i])))
             return true;
     }
     return false;
@@ -70,7 +103,8 @@ static double start_weight(const struct worker *worker, uint64_t now_ms)
 {
     double share;
 
-    if (worker->state_change_count <= 1) /* its first start: nobody is warmer than it */
+    /* At its first start nobody is warmer than it; a trial is one request. */
+    if (worker->state_change_count <= 1 || worker->state != WORKER_UP)
         return 1;
     /* The loop's cached time may lie before the probe's. */
     share =
@@ -101,27 +135,59 @@ static struct worker_view view_of(const struct exchange *exchange, const struct 
         .chosen_ms = worker->chosen_ms,
         .chosen_count = worker->stats.chosen_total,
         .start_weight = start_weight(worker, now_ms),
+        .name_hash = worker->name_hash,
     };
 }
 
-/* Fills relay->views; returns how many may serve it. */
-static size_t fill_views(struct exchange *exchange)
+/* The key of the session that a header names, or the body. 0: neither does. */
+static uint64_t session_of(const struct exchange *exchange)
+{
+    const struct relay *relay = exchange->relay;
+    const struct option_list *names = &relay->config.session_headers;
+
+    for (size_t i = 0; i < names->count; i++) {
+        const struct http_header *header =
+            http_head_find(exchange->client->head, slice_of_string(names->items[i]));
+
+        if (header != NULL && header->value.len > 0)
+            return digest_64(relay->secret, DIGEST_AFFINITY, header->value.ptr, header->value.len);
+    }
+    return exchange->body_session;
+}
+
+/* Nobody holds any of it: where would another router, or this one before a restart, have sent it?
+ */
+static void fill_affinity(const struct exchange *exchange, struct route_query *query, size_t count)
 {
     struct relay *relay = exchange->relay;
-    const struct model *model = model_of(exchange);
+    uint64_t session = session_of(exchange);
+    uint64_t first_block = exchange->block_count > 0 ? exchange->blocks[0].hash : 0;
+
+    affinity_choose(query, session, first_block);
+    affinity_mark(query, relay->views, count);
+}
+
+/* Fills relay->views and the rest of query; returns how many may serve it. */
+static size_t fill_views(const struct exchange *exchange, struct search *search,
+                         struct route_query *query)
+{
+    struct relay *relay = exchange->relay;
     size_t worker_count = worker_set_count(relay->workers);
+    bool is_known = false;
     size_t count = 0;
 
-    if (model == NULL)
-        return 0;
     residency_index_match(relay->index, exchange->blocks, exchange->block_count, relay->matches,
                           worker_count);
-    for (size_t i = 0; i < model->worker_count; i++) {
-        const struct worker *worker = worker_set_at(relay->workers, model->workers[i]);
+    for (size_t i = 0; i < search->model->worker_count; i++) {
+        struct worker *worker = worker_set_at(relay->workers, search->model->workers[i]);
 
-        if (is_eligible(exchange, worker, model))
-            relay->views[count++] = view_of(exchange, worker);
+        if (!is_eligible(search, worker))
+            continue;
+        is_known |= relay->matches[worker->index].block_count > 0;
+        relay->views[count++] = view_of(exchange, worker);
     }
+    if (!is_known && count > 1)
+        fill_affinity(exchange, query, count);
     return count;
 }
 
@@ -132,6 +198,7 @@ static void note_choice(struct exchange *exchange, const struct worker_view *vie
 {
     struct request_record *record = &exchange->client->record;
 
+    exchange->given_ms = terms->prefill_ms;
     exchange->matched_tokens = view->matched_tokens;
     exchange->matched_count = exchange->relay->matches[view->worker].block_count;
     record->rung = view->rung;
@@ -152,6 +219,7 @@ static void count_attempt(struct exchange *exchange)
     worker->stats.chosen_total++;
     worker->own.in_flight++;
     worker->own.queued_tokens += exchange->queued_tokens;
+    exchange->trial = worker_begin_attempt(worker);
     exchange->is_counted = true;
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
         residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
@@ -191,23 +259,44 @@ int exchange_attempt(struct exchange *exchange, struct worker *worker)
     return 0;
 }
 
-static void refuse_route(struct exchange *exchange, bool is_busy)
+/* None of count eligible workers could be asked; or none was eligible, some perhaps only until
+ * free_ms_min. */
+static void refuse_route(struct exchange *exchange, size_t count, const struct search *search)
 {
     struct relay *relay = exchange->relay;
+    bool is_paused = count == 0 && search->free_ms_min > 0;
 
-    relay->stats.rejected_total[is_busy ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
-    if (is_busy)
+    relay->stats.rejected_total[count > 0 || is_paused ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
+    if (is_paused) {
+        exchange->retry_after_s = (uint32_t)((search->free_ms_min - search->now_ms + 999) / 1000);
+        exchange_fail(exchange,
+                      &(struct api_error){503, "overloaded", NULL,
+                                          "All workers for this model asked for a pause. Try "
+                                          "again later."},
+                      END_OVERLOADED);
+    } else if (count > 0) {
         exchange_fail(exchange,
                       &(struct api_error){503, "overloaded", NULL,
                                           "All connections to the workers are in use (option "
                                           "--worker-conn-count-max). Try again later."},
                       END_OVERLOADED);
-    else
+    } else {
         exchange_fail(exchange,
                       &(struct api_error){503, "no_worker_available", NULL,
                                           "No worker that serves this model is up. Try again "
                                           "later."},
                       END_REFUSED);
+    }
+}
+
+/* The policy has noted its first choice, which could not be made. */
+static void take_back_choice(struct exchange *exchange, uint32_t index)
+{
+    struct relay *relay = exchange->relay;
+    uint64_t now_ms = io_loop_now_ms(relay->io);
+
+    policy_take_back(relay->policy, relay->policy_state,
+                     (struct policy_gift){index, exchange->given_ms, now_ms}, now_ms);
 }
 
 void exchange_route(struct exchange *exchange)
@@ -218,6 +307,7 @@ void exchange_route(struct exchange *exchange)
         .answer_tokens = (double)exchange->answer_tokens_max,
         .now_ms = io_loop_now_ms(relay->io),
     };
+    struct search search;
     size_t count;
 
     assert(exchange->state == EXCHANGE_ROUTE);
@@ -226,7 +316,7 @@ void exchange_route(struct exchange *exchange)
         exchange_route_pinned(exchange);
         return;
     }
-    count = fill_views(exchange);
+    count = begin_search(&search, exchange) ? fill_views(exchange, &search, &query) : 0;
     if (count > 0)
         relay->policy->choose(relay->policy_state, &query, relay->views, count, relay->order,
                               relay->terms);
@@ -236,8 +326,10 @@ void exchange_route(struct exchange *exchange)
         note_choice(exchange, view, &relay->terms[relay->order[i]]);
         if (exchange_attempt(exchange, worker_set_at(relay->workers, view->worker)) == 0)
             return; /* the exchange may be gone */
+        if (i == 0)
+            take_back_choice(exchange, view->worker);
     }
-    refuse_route(exchange, count > 0);
+    refuse_route(exchange, count, &search);
 }
 
 /* ---- the request as the worker gets it ---- */
@@ -251,9 +343,16 @@ static bool is_replaced(struct slice name)
            slice_eq_nocase(name, SLICE("Accept-Encoding"));
 }
 
+/* Which rank it goes to is our choice then, and part of what is known of its cache. */
+static bool is_replaced_of_rank(struct slice name)
+{
+    return is_replaced(name) || slice_eq_nocase(name, SLICE("X-Data-Parallel-Rank"));
+}
+
 static int write_request_head(struct exchange *exchange, size_t body_len)
 {
     const struct http_head *head = exchange->client->head;
+    bool is_rank = exchange->worker->rank_count > 0;
     struct buf *buf = &exchange->request_head;
     int status;
 
@@ -265,7 +364,9 @@ static int write_request_head(struct exchange *exchange, size_t body_len)
         status =
             http_write_header(buf, SLICE("Host"), slice_of_string(exchange->worker->authority));
     if (status == 0)
-        status = http_write_passed_headers(buf, head, is_replaced);
+        status = http_write_passed_headers(buf, head, is_rank ? is_replaced_of_rank : is_replaced);
+    if (status == 0 && is_rank)
+        status = http_write_header_u64(buf, SLICE("X-Data-Parallel-Rank"), exchange->worker->rank);
     if (status == 0)
         status = http_write_header(buf, SLICE("X-Request-Id"),
                                    slice_of_string(exchange->client->record.attempt_id));

@@ -21,6 +21,9 @@
  *
  * A client's id is looked up, never built into anything: what is unknown ends here, and what is
  * known is sent on as the client wrote it.
+ *
+ * Ids are read where an answer is read: in the first event of a stream, or at the end of a whole
+ * answer, up to EXCHANGE_ANSWER_BODY_BYTES_MAX. A larger one is passed on and not remembered.
  */
 
 /* ---- what is remembered ---- */
@@ -101,10 +104,11 @@ void exchange_find_stored(struct exchange *exchange)
 
 /* ---- the way there ---- */
 
-/* A worker that is being drained gets nothing new to do; but what it stores it may still give. */
+/* An ejected worker may fail again, but nobody else has what is asked for. One that is being
+ * drained gets nothing new to do; but what it stores it may still give. */
 static bool may_serve(const struct exchange *exchange, const struct worker *worker)
 {
-    return worker->state == WORKER_UP ||
+    return worker_is_reachable(worker) ||
            (worker->state == WORKER_DRAINING && api_work(exchange->api) == API_WORK_NONE);
 }
 
@@ -133,6 +137,7 @@ void exchange_route_pinned(struct exchange *exchange)
 {
     struct worker *worker = worker_set_at(exchange->relay->workers, exchange->pinned_worker);
     struct request_record *record = &exchange->client->record;
+    uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
 
     assert(exchange->state == EXCHANGE_ROUTE);
     assert(exchange->is_pinned);
@@ -147,6 +152,12 @@ void exchange_route_pinned(struct exchange *exchange)
         refuse(exchange, REJECT_BAD_REQUEST, 400,
                "The worker that stores the previous response does not serve this model. Go on with "
                "the model that it was made with.");
+        return;
+    }
+    if (worker_is_busy(worker, now_ms)) {
+        exchange->retry_after_s = (uint32_t)((worker->traffic.busy_until_ms - now_ms + 999) / 1000);
+        refuse(exchange, REJECT_OVERLOADED, 503,
+               "The worker that stores this response asked for a pause. Try again later.");
         return;
     }
     record->rung = ROUTE_RUNG_AFFINITY;

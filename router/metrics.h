@@ -113,6 +113,8 @@ struct metrics_sources {
     struct residency_index_stats index;
     struct residency_guess_stats guess;
     struct response_table_stats responses;
+    uint32_t dns_names_failing; /* of the fleet */
+    uint64_t dns_lookups_failed_total;
     uint64_t log_dropped_count;
 };
 

@@ -81,5 +81,8 @@ void relay_random_id(struct relay *relay, char *id, size_t count)
 
 bool relay_is_ready(const struct relay *relay)
 {
-    return !relay->is_draining && worker_set_lists(relay->workers)->by_state[WORKER_UP].count > 0;
+    const struct worker_lists *lists = worker_set_lists(relay->workers);
+
+    return !relay->is_draining &&
+           lists->by_state[WORKER_UP].count + lists->by_state[WORKER_TRIAL].count > 0;
 }

@@ -47,6 +47,8 @@ enum relay_wait {
 
 enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
 
+struct fleet;
+
 /* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between
  * batches, so that all exchanges share it. */
 struct relay_out {
@@ -64,7 +66,9 @@ struct relay_config {
     uint64_t worker_cache_tokens; /* 0: as the engine says */
     uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
-    struct option_list cors_origins; /* that may read answers in a browser; borrowed */
+    uint32_t panic_percent;             /* see worker_set.h */
+    struct option_list session_headers; /* names; the first that a request has is its session */
+    struct option_list cors_origins;    /* that may read answers in a browser; borrowed */
 };
 
 struct relay {
@@ -72,6 +76,7 @@ struct relay {
     struct relay_config config;
     struct io_deadlines waits[RELAY_WAIT_COUNT];
     struct worker_set *workers;
+    struct fleet *fleet; /* brings them in and out */
     struct residency_index *index;
     struct residency_guess *guess;
     struct response_table *responses;

@@ -156,6 +156,9 @@ static int write_request(struct buf *buf, const struct http_fetch_request *reque
 
     for (size_t i = 0; status == 0 && i < array_count(headers); i++)
         status = http_write_header(buf, headers[i].name, headers[i].value);
+    if (status == 0 && request->authorization != NULL)
+        status =
+            http_write_header(buf, SLICE("Authorization"), slice_of_string(request->authorization));
     return status == 0 ? http_write_head_end(buf) : status;
 }
 

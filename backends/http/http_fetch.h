@@ -20,6 +20,7 @@ struct http_fetch_request {
     const struct sockaddr_storage *address;
     const char *authority; /* for the Host header */
     const char *target;
+    const char *authorization; /* value of that header; NULL: none */
     uint64_t timeout_ms;
     size_t body_bytes_max; /* of the answer */
 };

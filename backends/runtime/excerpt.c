@@ -110,55 +110,69 @@ static struct slice first_line(struct slice text, size_t *whole_len)
     return text;
 }
 
-/* The byte where character number column of line begins, or its end. */
-static size_t byte_of(struct slice line, size_t column)
+static void go_to_start(struct excerpt_cursor *cursor)
 {
-    size_t at = 0;
-
-    for (; column > 0 && at < line.len; column--)
-        at += first_glyph(slice_skip(line, at)).len;
-    return at;
+    cursor->line = first_line(cursor->text, &cursor->next);
+    cursor->number = 1;
+    cursor->column = cursor->at = 0;
 }
 
-struct excerpt excerpt_at(struct slice text, size_t line, size_t column)
+void excerpt_cursor_init(struct excerpt_cursor *cursor, struct slice text)
 {
-    struct excerpt excerpt = {.line = SLICE(""), .number = 1};
-    size_t whole_len = 0, start = 0;
+    cursor->text = text;
+    go_to_start(cursor);
+}
 
-    excerpt.line = first_line(text, &whole_len);
-    while (excerpt.number <= line && start + whole_len < text.len) {
-        start += whole_len;
-        excerpt.line = first_line(slice_skip(text, start), &whole_len);
-        excerpt.number++;
-    }
+static void go_to_next_line(struct excerpt_cursor *cursor)
+{
+    size_t whole_len;
+
+    cursor->line = first_line(slice_skip(cursor->text, cursor->next), &whole_len);
+    cursor->next += whole_len;
+    cursor->number++;
+    cursor->column = cursor->at = 0;
+}
+
+struct excerpt excerpt_find(struct excerpt_cursor *cursor, size_t line, size_t column)
+{
+    if (line + 1 < cursor->number)
+        go_to_start(cursor);
+    while (cursor->number <= line && cursor->next < cursor->text.len)
+        go_to_next_line(cursor);
+    if (column < cursor->column)
+        cursor->column = cursor->at = 0;
     /* A place behind the last line break: the end of what there is to show. */
-    excerpt.start = excerpt.end =
-        excerpt.number <= line ? excerpt.line.len : byte_of(excerpt.line, column);
+    if (cursor->number <= line)
+        column = SIZE_MAX;
+    for (; cursor->column < column && cursor->at < cursor->line.len; cursor->column++)
+        cursor->at += first_glyph(slice_skip(cursor->line, cursor->at)).len;
+    return (struct excerpt){cursor->line, cursor->number, cursor->at, cursor->at};
+}
+
+struct excerpt excerpt_find_span(struct excerpt_cursor *cursor, const size_t start[2],
+                                 const size_t end[2])
+{
+    struct excerpt excerpt = excerpt_find(cursor, start[0], start[1]);
+
+    if (end[0] + 1 > excerpt.number)
+        excerpt.end = excerpt.line.len;
+    else if (end[0] + 1 == excerpt.number && end[1] > start[1])
+        excerpt.end = excerpt_find(cursor, end[0], end[1]).start;
     return excerpt;
 }
 
 struct excerpt excerpt_at_byte(struct slice text, size_t offset)
 {
-    struct excerpt excerpt = {.number = 1};
-    size_t whole_len = 0, start = 0;
+    struct excerpt_cursor cursor;
+    size_t line_start = 0, at;
 
-    excerpt.line = first_line(text, &whole_len);
-    while (start + whole_len <= offset && start + whole_len < text.len) {
-        start += whole_len;
-        excerpt.line = first_line(slice_skip(text, start), &whole_len);
-        excerpt.number++;
+    excerpt_cursor_init(&cursor, text);
+    while (cursor.next <= offset && cursor.next < text.len) {
+        line_start = cursor.next;
+        go_to_next_line(&cursor);
     }
-    excerpt.start = offset - start < excerpt.line.len ? offset - start : excerpt.line.len;
-    excerpt.end = excerpt.start;
-    return excerpt;
-}
-
-void excerpt_extend(struct excerpt *excerpt, size_t line, size_t column)
-{
-    size_t end = line + 1 > excerpt->number ? excerpt->line.len : byte_of(excerpt->line, column);
-
-    if (end > excerpt->start)
-        excerpt->end = end;
+    at = offset - line_start < cursor.line.len ? offset - line_start : cursor.line.len;
+    return (struct excerpt){cursor.line, cursor.number, at, at};
 }
 
 size_t excerpt_column(const struct excerpt *excerpt)

@@ -26,17 +26,29 @@ struct excerpt {
     size_t start, end; /* bytes of line; start <= end <= line.len, and equal for a bare place */
 };
 
+/* Finds places in a text; those that rise are found in one pass, however many they are. */
+struct excerpt_cursor {
+    struct slice text; /* borrowed */
+    struct slice line; /* where it is */
+    size_t number;     /* of that line, from 1 */
+    size_t next;       /* byte of text where the next line begins */
+    size_t column, at; /* the same place in line, in characters and in bytes */
+};
+
+void excerpt_cursor_init(struct excerpt_cursor *cursor, struct slice text);
+
 /*
- * The character of text in that line and column, both from 0; a column behind the line's end is its
- * end. Lines end as in YAML 1.1: LF, CR LF, CR, NEL, LS and PS.
+ * The character in that line and column of the text, both from 0; a column behind the line's end is
+ * its end. Lines end as in YAML 1.1: LF, CR LF, CR, NEL, LS and PS.
  */
-struct excerpt excerpt_at(struct slice text, size_t line, size_t column);
+struct excerpt excerpt_find(struct excerpt_cursor *cursor, size_t line, size_t column);
+
+/* From one character up to another, or to the end of the first one's line where that is before. */
+struct excerpt excerpt_find_span(struct excerpt_cursor *cursor, const size_t start[2],
+                                 const size_t end[2]);
 
 /* The byte of text at that offset. */
 struct excerpt excerpt_at_byte(struct slice text, size_t offset);
-
-/* Up to that character, or the end of start's line where the other is in a later one. */
-void excerpt_extend(struct excerpt *excerpt, size_t line, size_t column);
 
 /* Of its start, in characters, from 1. */
 size_t excerpt_column(const struct excerpt *excerpt);

@@ -87,7 +87,7 @@ struct option_error {
     const char *excerpt; /* lines that show it in its file, or "" */
 };
 
-enum { OPTION_ERROR_COUNT_MAX = 64 }; /* that are kept; more are counted */
+enum { OPTION_ERROR_COUNT_MAX = 64 }; /* that are kept; a file is not read beyond them */
 
 /* Filled while reading; borrowed table and target must outlive it. */
 struct option_set {

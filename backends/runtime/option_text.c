@@ -331,12 +331,11 @@ static void put_error(struct text *text, const struct option_error *error)
 int option_set_write_errors(const struct option_set *set, struct buf *out)
 {
     struct text text = {.table = set->table, .out = out};
-    size_t count = set->flag_error_count + set->config_error_count;
 
     for (size_t i = 0; i < set->error_count; i++)
         put_error(&text, &set->errors[i]);
-    if (count > set->error_count)
-        put(&text, "and %zu more\n", count - set->error_count);
+    if (set->error_count == OPTION_ERROR_COUNT_MAX)
+        put(&text, "There may be more: these are the first %d.\n", OPTION_ERROR_COUNT_MAX);
     return text.status;
 }
 

@@ -31,7 +31,8 @@
  * known with the line and column of its own token. After a mistake the offending value is skipped
  * and reading goes on. A syntax error of YAML ends libyaml's parser for good; since the file is
  * flat, a new one begins at the next line that starts with a letter in column 1, which is where an
- * option begins. So one broken line hides no other mistake. libyaml is named here only.
+ * option begins. So one broken line hides no other mistake. What is no file of options at all is
+ * given up after as many mistakes as are kept. libyaml is named here only.
  */
 
 enum {
@@ -60,16 +61,16 @@ struct yaml_reader {
     unsigned depth;              /* collections open in YAML_SKIP */
     enum yaml_state after_skip;  /* where YAML_SKIP leads */
     size_t *seen_lines;          /* one per row: where its key was, from 1; 0: not yet */
-    struct excerpt excerpt;      /* of the place last made */
+    struct excerpt_cursor cursor;
+    struct excerpt excerpt; /* of the place last made */
     char place_text[PLACE_BYTES_MAX];
 };
 
 /* "path:line:column", and ": name" where a known key is being read, of the excerpt. */
-static struct option_place place_of_excerpt(struct yaml_reader *reader)
+static struct option_place place_of_excerpt(struct yaml_reader *reader, size_t column)
 {
     snprintf(reader->place_text, sizeof reader->place_text, "%s:%zu:%zu%s%s", reader->path,
-             reader->excerpt.number, excerpt_column(&reader->excerpt),
-             reader->option == NULL ? "" : ": ",
+             reader->excerpt.number, column, reader->option == NULL ? "" : ": ",
              reader->option == NULL ? "" : reader->option->name);
     return (struct option_place){
         .origin = {OPTION_FROM_FILE, reader->path, (unsigned)reader->excerpt.number},
@@ -80,9 +81,10 @@ static struct option_place place_of_excerpt(struct yaml_reader *reader)
 
 static struct option_place place_at(struct yaml_reader *reader, yaml_mark_t start, yaml_mark_t end)
 {
-    reader->excerpt = excerpt_at(reader->text, reader->first_line + start.line, start.column);
-    excerpt_extend(&reader->excerpt, reader->first_line + end.line, end.column);
-    return place_of_excerpt(reader);
+    reader->excerpt = excerpt_find_span(&reader->cursor,
+                                        (size_t[]){reader->first_line + start.line, start.column},
+                                        (size_t[]){reader->first_line + end.line, end.column});
+    return place_of_excerpt(reader, start.column + 1);
 }
 
 /* A scalar is marked whole; of a collection, where it begins. */
@@ -377,7 +379,7 @@ static void report_wrong_byte(struct yaml_reader *reader, size_t offset)
 
     reader->option = NULL;
     reader->excerpt = excerpt_at_byte(reader->text, offset);
-    place = place_of_excerpt(reader);
+    place = place_of_excerpt(reader, excerpt_column(&reader->excerpt));
     option_set_error(reader->set, &place, "save the file as UTF-8, without control characters",
                      "not YAML: this byte is no text");
 }
@@ -419,7 +421,7 @@ static bool parse_piece(struct yaml_reader *reader, size_t start, size_t end)
     while (goes_on && is_well) {
         is_well = yaml_parser_parse(&parser, &event) != 0;
         if (is_well) {
-            goes_on = on_event(reader, &event);
+            goes_on = on_event(reader, &event) && reader->set->error_count < OPTION_ERROR_COUNT_MAX;
             yaml_event_delete(&event);
         } else if (parser.error == YAML_READER_ERROR) {
             report_wrong_byte(reader, start + parser.problem_offset);
@@ -449,7 +451,9 @@ static void read_text(struct yaml_reader *reader)
 {
     size_t start = 0;
 
-    for (int i = 0; i < SYNTAX_ERROR_COUNT_MAX && start < reader->text.len; i++) {
+    for (int i = 0; i < SYNTAX_ERROR_COUNT_MAX && start < reader->text.len &&
+                    reader->set->error_count < OPTION_ERROR_COUNT_MAX;
+         i++) {
         size_t wrong = find_wrong_byte(reader->text, start);
         struct slice line = excerpt_at_byte(reader->text, wrong).line;
         bool is_whole = wrong == reader->text.len;
@@ -481,6 +485,7 @@ void option_set_read_yaml(struct option_set *set, const char *path, struct slice
     }
     if (slice_starts_with(text, SLICE("\ufeff"))) /* a byte order mark, as Windows writes it */
         reader.text = slice_skip(text, 3);
+    excerpt_cursor_init(&reader.cursor, reader.text);
     reader.seen_lines = calloc(set->table->count, sizeof *reader.seen_lines);
     assert(reader.path != NULL && reader.seen_lines != NULL);
     read_text(&reader);

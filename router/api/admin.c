@@ -8,6 +8,7 @@
 #include "backends/runtime/must_check.h"
 #include "router/api/api_error.h"
 #include "router/client_conn.h"
+#include "router/fleet.h"
 #include "router/relay.h"
 
 enum { BODY_BYTES_MAX = 16 * 1024 * 1024 };
@@ -35,6 +36,8 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
         .stats = &relay->stats,
         .workers = relay->workers,
         .index = residency_index_stats(relay->index),
+        .dns_names_failing = fleet_lookups(relay->fleet).failing_count,
+        .dns_lookups_failed_total = fleet_lookups(relay->fleet).failed_total,
         .guess = residency_guess_stats(relay->guess),
         .responses = response_table_stats(relay->responses),
         .log_dropped_count = log_dropped_count(),
@@ -79,18 +82,28 @@ static int write_report(struct buf *body, const struct worker_report *report)
                       (unsigned long long)report->cache_tokens, report->block_tokens);
 }
 
-static int write_counts(struct buf *body, const struct worker *worker)
+static unsigned long long left_ms(uint64_t until_ms, uint64_t now_ms)
+{
+    return until_ms > now_ms ? until_ms - now_ms : 0;
+}
+
+static int write_counts(struct buf *body, const struct worker *worker, uint64_t now_ms)
 {
     struct worker_pool_stats pool = worker_pool_stats(worker->pool);
 
     return buf_printf(
         body,
+        "\"busy_ms\":%llu,\"eject_ms\":%llu,\"busy_total\":%llu,\"ejections_total\":%llu,"
         "\"in_flight\":%u,\"decoding\":%u,\"queued_tokens\":%.0f,\"connections_idle\":%u,"
         "\"connections_lent\":%u,\"chosen_total\":%llu,\"failures_total\":%llu,"
         "\"restarts_total\":%u,\"prompt_tokens_total\":%llu,\"cached_tokens_total\":%llu,"
         "\"predicted_tokens_total\":%llu,\"prediction_error_tokens_total\":%llu,",
-        worker->own.in_flight, worker->own.decoding, worker->own.queued_tokens, pool.idle_count,
-        pool.lent_count, (unsigned long long)worker->stats.chosen_total,
+        left_ms(worker->traffic.busy_until_ms, now_ms),
+        worker->state == WORKER_EJECTED ? left_ms(worker->traffic.eject_until_ms, now_ms) : 0,
+        (unsigned long long)worker->stats.busy_total,
+        (unsigned long long)worker->stats.ejected_total, worker->own.in_flight,
+        worker->own.decoding, worker->own.queued_tokens, pool.idle_count, pool.lent_count,
+        (unsigned long long)worker->stats.chosen_total,
         (unsigned long long)worker->stats.failure_total, worker->restart_count,
         (unsigned long long)worker->stats.prompt_tokens_total,
         (unsigned long long)worker->stats.cached_tokens_total,
@@ -109,7 +122,7 @@ static int write_worker(struct buf *body, const struct relay *relay, const struc
         probe_result_name(worker->probe_result), engine_kind_name(worker->engine));
 
     if (status == 0)
-        status = write_counts(body, worker);
+        status = write_counts(body, worker, io_loop_now_ms(relay->io));
     if (status == 0)
         status = buf_append(body, SLICE("\"models\":["));
     if (status == 0)

@@ -18,6 +18,8 @@
  * A [DONE] never follows: it would say that the answer is whole.
  */
 
+enum { MESSAGE_BYTES_MAX = 16 * 1024 };
+
 /* Types as OpenAI's own errors have them. */
 static const char *openai_type_of(int status)
 {
@@ -107,13 +109,31 @@ static int write_responses_event(struct buf *buf, const struct api_error *error,
     return status < 0 ? status : write_openai_members(buf, error);
 }
 
+/* "field: message", as Anthropic's own messages name what is wrong. */
+static int write_anthropic_message(struct buf *buf, const struct api_error *error)
+{
+    struct buf text;
+    int status;
+
+    if (error->param == NULL)
+        return write_text(buf, ",\"message\":", error->message);
+    buf_init(&text, MESSAGE_BYTES_MAX);
+    status = buf_printf(&text, "%s: %s", error->param, error->message);
+    if (status == 0)
+        status = buf_append(buf, SLICE(",\"message\":"));
+    if (status == 0)
+        status = json_write_string(buf, buf_slice(&text));
+    buf_release(&text);
+    return status;
+}
+
 static int write_anthropic(struct buf *buf, const struct api_error *error, const char *request_id)
 {
     int status = write_text(
         buf, "{\"type\":\"error\",\"error\":{\"type\":", anthropic_type_of(error->status));
 
     if (status == 0)
-        status = write_text(buf, ",\"message\":", error->message);
+        status = write_anthropic_message(buf, error);
     if (status == 0)
         status = write_text(buf, "},\"request_id\":", request_id);
     return status < 0 ? status : buf_append(buf, SLICE("}"));

@@ -16,7 +16,7 @@
 struct api_error {
     int status;
     const char *code;    /* machine word; Anthropic's form has no place for it */
-    const char *param;   /* the field at fault, or NULL; nor for this */
+    const char *param;   /* the field at fault, or NULL; there it stands before the message */
     const char *message; /* says what is wrong and what to do; no text of the prompt, no key */
 };
 

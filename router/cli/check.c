@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "router/cli/check_json.h"
 #include "router/cli/command.h"
-#include "router/doubts.h"
 #include "router/machine.h"
 
 /*
@@ -19,12 +19,13 @@
 enum { ARGUMENT_COUNT_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
 
 static const char usage[] =
-    "Usage: samovar check [FILE] [--print-effective] [--strict] [-q] [OPTION ...]\n"
+    "Usage: samovar check [FILE] [--print-effective] [--json] [--strict] [-q] [OPTION ...]\n"
     "\n"
     "Reads FILE, the environment and the options of samovar-router exactly as the router does,\n"
     "and says everything that is wrong, and what is legal but most likely a mistake.\n"
     "\n"
     "  --print-effective  print the values in force as YAML, each with its origin\n"
+    "  --json             print all of it as one JSON object, for programs\n"
     "  --strict           fail on what is doubtful too\n"
     "  -q, --quiet        print nothing: the exit code says it\n"
     "\n"
@@ -34,6 +35,7 @@ static const char usage[] =
 struct arguments {
     bool wants_help;
     bool wants_values;
+    bool wants_json;
     bool is_quiet;
     bool is_strict;
     const char *words[ARGUMENT_COUNT_MAX + 3];
@@ -47,6 +49,8 @@ static bool take_word(struct arguments *arguments, const char *word)
         arguments->wants_help = true;
     else if (strcmp(word, "--print-effective") == 0)
         arguments->wants_values = true;
+    else if (strcmp(word, "--json") == 0)
+        arguments->wants_json = true;
     else if (strcmp(word, "--quiet") == 0 || strcmp(word, "-q") == 0)
         arguments->is_quiet = true;
     else if (strcmp(word, "--strict") == 0)
@@ -114,37 +118,55 @@ static void print_doubt(const struct option_set *set, const struct doubt *doubt)
     buf_release(&text);
 }
 
-/* How many doubts there are about what was read without an error. */
-static size_t print_doubts(const struct option_set *set, const struct router_options *options,
-                           bool is_quiet)
+static int print_json(const struct check_findings *findings)
 {
-    const struct doubt *doubts[DOUBT_COUNT_MAX];
-    struct machine machine = machine_read();
-    size_t count = doubts_find(options, &machine, doubts);
+    struct buf text;
+    int code;
 
-    for (size_t i = 0; !is_quiet && i < count; i++)
-        print_doubt(set, doubts[i]);
-    return count;
+    buf_init(&text, TEXT_BYTES_MAX);
+    code = check_json_write(findings, &text) < 0 ? EXIT_CODE_FAILED : command_print(&text);
+    buf_release(&text);
+    return code;
+}
+
+static int print_text(const struct check_findings *findings)
+{
+    if (option_set_has_errors(findings->set)) {
+        print_errors(findings->set);
+        return EXIT_CODE_OK;
+    }
+    for (size_t i = 0; i < findings->doubt_count; i++)
+        print_doubt(findings->set, findings->doubts[i]);
+    return findings->wants_values ? print_values(findings->set) : EXIT_CODE_OK;
+}
+
+/* What the configuration is worth, once all that was to be printed is. */
+static int judge(const struct check_findings *findings, bool is_strict)
+{
+    if (findings->set->flag_error_count > 0)
+        return EXIT_CODE_USAGE;
+    if (findings->set->config_error_count > 0)
+        return EXIT_CODE_CONFIG;
+    return is_strict && findings->doubt_count > 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
 }
 
 static int check(const struct option_set *set, const struct router_options *options,
                  const struct arguments *arguments)
 {
-    size_t doubt_count;
+    struct check_findings findings = {.set = set, .wants_values = arguments->wants_values};
+    struct machine machine = machine_read();
+    int code = EXIT_CODE_OK;
 
-    if (option_set_has_errors(set)) {
-        if (!arguments->is_quiet)
-            print_errors(set);
-        return set->flag_error_count > 0 ? EXIT_CODE_USAGE : EXIT_CODE_CONFIG;
-    }
-    doubt_count = print_doubts(set, options, arguments->is_quiet);
-    if (arguments->wants_values && print_values(set) != EXIT_CODE_OK)
-        return EXIT_CODE_FAILED;
-    if (arguments->is_strict && doubt_count > 0)
-        return EXIT_CODE_FAILED;
-    if (!arguments->wants_values && !arguments->is_quiet)
+    if (!option_set_has_errors(set))
+        findings.doubt_count = doubts_find(options, &machine, findings.doubts);
+    if (!arguments->is_quiet)
+        code = arguments->wants_json ? print_json(&findings) : print_text(&findings);
+    if (code == EXIT_CODE_OK)
+        code = judge(&findings, arguments->is_strict);
+    if (code == EXIT_CODE_OK && !arguments->is_quiet && !arguments->wants_json &&
+        !arguments->wants_values)
         puts("ok");
-    return EXIT_CODE_OK;
+    return code;
 }
 
 int command_check(int argc, const char *const *argv)

@@ -364,7 +364,7 @@ static void rank(struct explain *explain)
     struct route_terms terms[WORKER_COUNT_SHOWN_MAX];
     uint32_t order[WORKER_COUNT_SHOWN_MAX];
     struct route_query query = {.prompt_tokens = prompt_tokens(blocks)};
-    struct policy_state *state = explain->policy->create(1);
+    struct policy_state *state = policy_state_create(explain->policy, 1);
 
     for (size_t i = 0; i < explain->worker_count; i++) {
         fill_view(&explain->workers[i], blocks);
@@ -384,7 +384,7 @@ static void rank(struct explain *explain)
                worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
                term->decode_ms, term->total_ms);
     }
-    explain->policy->destroy(state);
+    policy_state_destroy(state);
 }
 
 static int run(struct explain *explain)

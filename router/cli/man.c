@@ -21,6 +21,7 @@ static const char usage[] = "Usage: samovar man\n"
 
 static const char head[] =
     ".TH SAMOVAR\\-ROUTER 1 \"\" \"Samovar " SAMOVAR_VERSION "\"\n"
+    ".ad l\n"
     ".SH NAME\n"
     "samovar\\-router \\- send each prompt to the engine that already holds its prefix\n"
     ".SH SYNOPSIS\n"

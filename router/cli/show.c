@@ -191,6 +191,10 @@ int command_show(int argc, const char *const *argv)
         fprintf(stderr, "samovar show: --admin %s: %s\n", arguments.admin, why);
         return EXIT_CODE_USAGE;
     }
+    if (url.is_dns || url.rank_count > 0) {
+        fprintf(stderr, "samovar show: --admin %s: write http://HOST:PORT\n", arguments.admin);
+        return EXIT_CODE_USAGE;
+    }
     buf_init(&answer.body, BODY_BYTES_MAX);
     fetch(&address, url.authority, &answer);
     code = print_answer(&arguments, &answer);

@@ -31,16 +31,27 @@ enum route_rung {
         ROUTE_RUNG_COUNT
 };
 
+/* What makes one worker the natural place for a prompt that nobody holds. */
+enum route_affinity {
+    ROUTE_AFFINITY_NONE,
+    ROUTE_AFFINITY_SESSION,     /* a session that the request names */
+    ROUTE_AFFINITY_FIRST_BLOCK, /* how the prompt begins */
+    ROUTE_AFFINITY_COUNT
+};
+
 /* What is asked. */
 struct route_query {
     double prompt_tokens; /* whole prompt, estimated from bytes or exact */
     double answer_tokens; /* at most, as the request says; 0 when it does not */
     uint64_t now_ms;
+    enum route_affinity affinity; /* why a view has the rung AFFINITY, if one has (affinity.h) */
+    uint64_t affinity_key;
 };
 
 /* What may be known of one eligible worker at one moment. */
 struct worker_view {
     uint32_t worker;           /* index in worker_set */
+    uint64_t name_hash;        /* of its name, the same on every router */
     enum route_rung rung;      /* best knowledge about this prefix on this worker */
     double matched_tokens;     /* longest prefix believed there, in any tier */
     double pending_tokens;     /* part of matched_tokens that an earlier request is still making */
@@ -65,17 +76,25 @@ struct route_terms {
     double move_ms;
     double prefill_ms;
     double decode_ms;
-    double recent_ms; /* handicap for what it was given lately */
-    double total_ms;  /* what was compared; more than the sum in slow start or overload */
+    double recent_ms;   /* handicap for what it was given lately */
+    double total_ms;    /* more than the sum in slow start or overload */
+    double affinity_ms; /* credit of the worker with the rung AFFINITY: compared is total less it */
 };
 
-struct policy_state; /* of one policy: counters, generator */
+/* Of one policy: counters, scratch. It begins with its generator of random numbers, a uint64_t. */
+struct policy_state;
+
+/* What a choice noted as given to a worker. */
+struct policy_gift {
+    uint32_t worker;
+    double prefill_ms; /* of its terms */
+    uint64_t at_ms;
+};
 
 struct policy {
     const char *name; /* as in --policy */
     const char *help; /* one line */
-    struct policy_state *(*create)(uint64_t seed);
-    void (*destroy)(struct policy_state *state);
+    size_t state_bytes;
     /*
      * Ranks views[0..count), 1 <= count <= POLICY_VIEW_COUNT_MAX, best first, into order[0..count)
      * (places in views[]) and fills terms[] (all zero where the policy does not predict). The state
@@ -85,7 +104,21 @@ struct policy {
     void (*choose)(struct policy_state *state, const struct route_query *query,
                    const struct worker_view *views, size_t count, uint32_t *order,
                    struct route_terms *terms);
+    /* The gift was not taken: the worker refused, or never began. NULL where nothing is noted. */
+    void (*take_back)(struct policy_state *state, const struct policy_gift *gift, uint64_t now_ms);
 };
+
+/* NULL: no memory. One seed, one sequence of choices. */
+struct policy_state *policy_state_create(const struct policy *policy, uint64_t seed);
+void policy_state_destroy(struct policy_state *state);
+
+/* A choice of policy came to nothing. */
+static inline void policy_take_back(const struct policy *policy, struct policy_state *state,
+                                    struct policy_gift gift, uint64_t now_ms)
+{
+    if (policy->take_back != NULL)
+        policy->take_back(state, &gift, now_ms);
+}
 
 /* NULL when there is none of that name. */
 const struct policy *policy_find(const char *name);

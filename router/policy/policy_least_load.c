@@ -5,7 +5,6 @@
 #include "router/policy/policy_rank.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -18,23 +17,9 @@
  */
 
 struct policy_state {
-    uint64_t generator;
+    uint64_t generator; /* first */
     struct policy_rank ranks[POLICY_VIEW_COUNT_MAX];
 };
-
-static struct policy_state *create(uint64_t seed)
-{
-    struct policy_state *state = calloc(1, sizeof *state);
-
-    if (state != NULL)
-        state->generator = seed;
-    return state;
-}
-
-static void destroy(struct policy_state *state)
-{
-    free(state);
-}
 
 static double load(const struct worker_view *view, struct policy_foreign_load foreign)
 {
@@ -66,7 +51,6 @@ static void choose(struct policy_state *state, const struct route_query *query,
 const struct policy policy_least_load = {
     .name = "least_load",
     .help = "fewest requests in flight, reported load included",
-    .create = create,
-    .destroy = destroy,
+    .state_bytes = sizeof(struct policy_state),
     .choose = choose,
 };

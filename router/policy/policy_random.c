@@ -6,27 +6,12 @@
 #include "router/policy/policy_rank.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct policy_state {
-    uint64_t generator;
+    uint64_t generator; /* first */
     struct policy_rank ranks[POLICY_VIEW_COUNT_MAX];
 };
-
-static struct policy_state *create(uint64_t seed)
-{
-    struct policy_state *state = calloc(1, sizeof *state);
-
-    if (state != NULL)
-        state->generator = seed;
-    return state;
-}
-
-static void destroy(struct policy_state *state)
-{
-    free(state);
-}
 
 /* A cost that says nothing. */
 static double draw(struct policy_state *state)
@@ -51,7 +36,6 @@ static void choose(struct policy_state *state, const struct route_query *query,
 const struct policy policy_random = {
     .name = "random",
     .help = "any of them",
-    .create = create,
-    .destroy = destroy,
+    .state_bytes = sizeof(struct policy_state),
     .choose = choose,
 };

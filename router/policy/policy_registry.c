@@ -9,6 +9,7 @@
 #include "router/policy/policy_ttft.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A new policy is one file and one line here. */
@@ -21,6 +22,20 @@ static const char *const rung_names[] = {
     ROUTE_RUNG_ROWS(RUNG_NAME)
 #undef RUNG_NAME
 };
+
+struct policy_state *policy_state_create(const struct policy *policy, uint64_t seed)
+{
+    struct policy_state *state = calloc(1, policy->state_bytes);
+
+    if (state != NULL)
+        memcpy(state, &seed, sizeof seed); /* its generator comes first */
+    return state;
+}
+
+void policy_state_destroy(struct policy_state *state)
+{
+    free(state);
+}
 
 const struct policy *policy_find(const char *name)
 {

@@ -5,7 +5,6 @@
 #include "router/policy/policy_rank.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 /*
@@ -16,24 +15,10 @@
  */
 
 struct policy_state {
-    uint64_t generator;
-    uint32_t next; /* the first worker of the next round */
+    uint64_t generator; /* first */
+    uint32_t next;      /* the first worker of the next round */
     struct policy_rank ranks[POLICY_VIEW_COUNT_MAX];
 };
-
-static struct policy_state *create(uint64_t seed)
-{
-    struct policy_state *state = calloc(1, sizeof *state);
-
-    if (state != NULL)
-        state->generator = seed;
-    return state;
-}
-
-static void destroy(struct policy_state *state)
-{
-    free(state);
-}
 
 /* Turns until worker is next; indices wrap around at 2^32. */
 static double turns_until(const struct policy_state *state, uint32_t worker)
@@ -59,7 +44,6 @@ static void choose(struct policy_state *state, const struct route_query *query,
 const struct policy policy_round_robin = {
     .name = "round_robin",
     .help = "one after the other",
-    .create = create,
-    .destroy = destroy,
+    .state_bytes = sizeof(struct policy_state),
     .choose = choose,
 };

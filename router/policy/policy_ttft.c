@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 
 /*
  * DESIGN
@@ -34,6 +33,13 @@
  *             empty; without memory a small advantage would win every time. What still queues is
  *             not counted twice, so requests of one new prefix stay behind its maker.
  *
+ *   affinity, only where no worker holds any of the prompt: a credit for the one worker that other
+ *             routers would send it to as well. compared = total - credit.
+ *             session:     prefill of the whole prompt + AFFINITY_MARGIN_MS. It may hold all of it,
+ *                          and wins unless it is busier than the others by more than that.
+ *             first block: AFFINITY_BLOCK_SHARE of the prefill. Somebody may have sent the like, or
+ *                          nobody ever: between two equal workers it decides, and no more.
+ *
  *   rate: tokens/ms; waiting_f, running_f: requests of others, from reports (policy_foreign_load);
  *   overload: max(1, (in_flight + 1) / limit) ^ GUARD_STEEPNESS, with limit = max(8, 1.5 * mean
  *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
@@ -58,6 +64,8 @@ static const double GUARD_FACTOR = 1.5;
 static const double GUARD_STEEPNESS = 4; /* doubles the cost at 1.19 times the limit */
 static const double START_WEIGHT_MIN = 0.05;
 static const double PREFILL_TOKENS_PER_MS_DEFAULT = 8;
+static const double AFFINITY_MARGIN_MS = 50;
+static const double AFFINITY_BLOCK_SHARE = 0.25; /* of a prefill: that somebody else sent it */
 static const double TIE_MS_MIN = 1;
 static const double TIE_FRACTION = 0.02; /* of the least total: predictions are no better */
 
@@ -73,7 +81,7 @@ struct fleet_means {
 };
 
 struct policy_state {
-    uint64_t generator;
+    uint64_t generator;                           /* first */
     struct recent recents[POLICY_VIEW_COUNT_MAX]; /* by worker */
     struct policy_rank ranks[POLICY_VIEW_COUNT_MAX];
 };
@@ -139,6 +147,26 @@ static void note_choice(struct policy_state *state, uint32_t worker, double ms, 
     state->recents[worker % POLICY_VIEW_COUNT_MAX] = (struct recent){given, now_ms};
 }
 
+/* What was given at at_ms has faded since like all that was given. */
+static void take_back(struct policy_state *state, const struct policy_gift *gift, uint64_t now_ms)
+{
+    struct recent *recent = &state->recents[gift->worker % POLICY_VIEW_COUNT_MAX];
+    double age_ms = now_ms > gift->at_ms ? (double)(now_ms - gift->at_ms) : 0;
+    double left = gift->prefill_ms * exp2(-age_ms / RECENT_HALF_LIFE_MS);
+    double given = given_ms(state, gift->worker, now_ms);
+
+    *recent = (struct recent){at_least(given - left, 0), now_ms};
+}
+
+static double affinity_ms(const struct worker_view *view, const struct route_query *query)
+{
+    if (view->rung != ROUTE_RUNG_AFFINITY)
+        return 0;
+    if (query->affinity == ROUTE_AFFINITY_SESSION)
+        return prefill_ms(view, query) + AFFINITY_MARGIN_MS;
+    return AFFINITY_BLOCK_SHARE * prefill_ms(view, query);
+}
+
 static double in_flight_limit(const struct worker_view *views, size_t count)
 {
     double sum = 1; /* the one to be placed */
@@ -157,6 +185,7 @@ static struct route_terms predict(const struct policy_state *state, const struct
         .queue_ms = queue_ms(view, foreign),
         .prefill_ms = prefill_ms(view, query),
         .decode_ms = decode_ms(view, query, foreign),
+        .affinity_ms = affinity_ms(view, query),
     };
     double given = given_ms(state, view->worker, query->now_ms);
     double excess = at_least((view->in_flight + 1.0) / means->in_flight_limit, 1);
@@ -166,20 +195,6 @@ static struct route_terms predict(const struct policy_state *state, const struct
         (terms.queue_ms + terms.move_ms + terms.prefill_ms + terms.decode_ms + terms.recent_ms) /
         at_least(view->start_weight, START_WEIGHT_MIN) * pow(excess, GUARD_STEEPNESS);
     return terms;
-}
-
-static struct policy_state *create(uint64_t seed)
-{
-    struct policy_state *state = calloc(1, sizeof *state);
-
-    if (state != NULL)
-        state->generator = seed;
-    return state;
-}
-
-static void destroy(struct policy_state *state)
-{
-    free(state);
 }
 
 static void choose(struct policy_state *state, const struct route_query *query,
@@ -195,9 +210,10 @@ static void choose(struct policy_state *state, const struct route_query *query,
     means.foreign = policy_foreign_usual(views, count, query->now_ms);
     for (size_t i = 0; i < count; i++) {
         terms[i] = predict(state, query, &views[i], &means);
-        state->ranks[i] = (struct policy_rank){terms[i].total_ms, views[i].chosen_ms,
-                                               views[i].chosen_count, (uint32_t)i};
-        least_ms = terms[i].total_ms < least_ms ? terms[i].total_ms : least_ms;
+        state->ranks[i] =
+            (struct policy_rank){terms[i].total_ms - terms[i].affinity_ms, views[i].chosen_ms,
+                                 views[i].chosen_count, (uint32_t)i};
+        least_ms = state->ranks[i].cost < least_ms ? state->ranks[i].cost : least_ms;
     }
     policy_rank(state->ranks, count, at_least(TIE_FRACTION * least_ms, TIE_MS_MIN),
                 &state->generator, order);
@@ -207,7 +223,7 @@ static void choose(struct policy_state *state, const struct route_query *query,
 const struct policy policy_ttft = {
     .name = "ttft",
     .help = "least predicted time to first token: queue, prefill of what is not cached, batch",
-    .create = create,
-    .destroy = destroy,
+    .state_bytes = sizeof(struct policy_state),
     .choose = choose,
+    .take_back = take_back,
 };

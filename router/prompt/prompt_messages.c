@@ -258,7 +258,7 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
 
     while (json_next_element(&elements, &tool)) {
         if (json_type(json_get(tool, "input_schema")) == JSON_OBJECT)
-            prompt_write_flat_tool(sink, tool, SLICE("input_schema"));
+            prompt_write_flat_tool(sink, tool, "input_schema");
         else /* a tool of the server's own: a type with options */
             prompt_write_tool(sink, tool);
     }

@@ -93,9 +93,29 @@ void prompt_write_tool(struct prompt_sink *sink, struct json_value tool)
     prompt_write_end(&sink->writer);
 }
 
-void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
-                            struct slice schema_key)
+static bool is_one_of(struct slice key, const struct slice keys[], size_t count)
 {
+    for (size_t i = 0; i < count; i++)
+        if (slice_eq(keys[i], key))
+            return true;
+    return false;
+}
+
+/* A member with a place in front, unless it is null or absent. */
+static void write_placed(struct prompt_sink *sink, struct json_value tool, const char *key,
+                         struct slice shown_key)
+{
+    struct json_value value = json_get(tool, key);
+
+    if (json_type(value) != JSON_NONE && json_type(value) != JSON_NULL)
+        write_member(sink, shown_key, value);
+}
+
+void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
+                            const char *schema_key)
+{
+    const struct slice placed[] = {SLICE("type"), SLICE("name"), SLICE("description"),
+                                   slice_of_string(schema_key), SLICE("cache_control")};
     struct json_iterator members = json_iterate(tool);
     struct json_member member;
 
@@ -104,14 +124,13 @@ void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
     prompt_write_field(&sink->writer, TAG_STRING, SLICE("function"));
     prompt_write_field(&sink->writer, TAG_KEY, SLICE("function"));
     prompt_write_tag(&sink->writer, TAG_OBJECT);
-    while (json_next_member(&members, &member)) {
-        if (slice_eq(member.key, SLICE("type")) || slice_eq(member.key, SLICE("cache_control")) ||
-            json_type(member.value) == JSON_NULL)
-            continue;
-        if (slice_eq(member.key, schema_key))
-            member.key = SLICE("parameters");
-        write_member(sink, member.key, member.value);
-    }
+    write_placed(sink, tool, "name", SLICE("name"));
+    write_placed(sink, tool, "description", SLICE("description"));
+    write_placed(sink, tool, schema_key, SLICE("parameters"));
+    while (json_next_member(&members, &member))
+        if (!is_one_of(member.key, placed, array_count(placed)) &&
+            json_type(member.value) != JSON_NULL)
+            write_member(sink, member.key, member.value);
     prompt_write_tag(&sink->writer, TAG_OBJECT_END);
     prompt_write_end(&sink->writer);
 }

@@ -45,11 +45,12 @@ void prompt_write_tool(struct prompt_sink *sink, struct json_value tool);
 
 /*
  * A function whose name, description and schema stand at the tool's own top, written as
- * prompt_write_tool() writes the same function, since engines make that of it. schema_key: how the
- * API calls what chat calls parameters.
+ * prompt_write_tool() writes the same function, since engines make that of it: these three in this
+ * order, whatever the body's, then the others. schema_key: how the API calls what chat calls
+ * parameters.
  */
 void prompt_write_flat_tool(struct prompt_sink *sink, struct json_value tool,
-                            struct slice schema_key);
+                            const char *schema_key);
 
 /* The prompt of a whole request, one for each shape. -EINVAL: fault says why. */
 MUST_CHECK int prompt_write_chat(struct prompt_sink *sink, const struct api_request *request);

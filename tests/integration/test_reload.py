@@ -9,6 +9,7 @@ import pytest
 
 from peers.openai_api import CHAT
 from peers.process import wait_until
+from peers.router import Router
 
 
 class Reloadable:
@@ -110,6 +111,22 @@ def test_another_policy_chooses_from_now_on(reloadable, worker):
         reloadable.reload(policy=policy)
         answer = router.post(CHAT, CHAT.request())
         assert router.request_line(answer)["policy"] == policy
+
+
+def test_probes_follow_their_new_interval(tmp_path, worker):
+    def start(workers, *flags):  # without the flag of the fixture's, which would win
+        return Router(workers, flags)
+
+    reloadable = Reloadable(start, tmp_path / "router.yaml", [worker], probe_interval_ms="50ms")
+    with reloadable.router.killed_on_failure():
+        reloadable.reload(probe_interval_ms="20ms")
+        worker.wait_probes("/health", 20)
+        reloadable.reload(probe_interval_ms="10m")
+        worker.wait_probes("/health", 1)  # the one that was due: the last for long
+        count = worker.probes["/health"]
+        time.sleep(0.3)
+        assert worker.probes["/health"] <= count + 1
+        reloadable.router.stop()
 
 
 def test_what_is_doubtful_is_told_at_each_reload(reloadable):

@@ -18,10 +18,12 @@ SALT = "CANARYsalt7f3a"
 USER = "CANARYuser7f3a"
 TOOL = "CANARYtool7f3a"
 ENGINE = "CANARYengine7f3a"
+SESSION = "CANARYsession7f3a"
+WORKER_KEY = "CANARYworkerkey7f3a"
 MARK = "CANARY"
 
 HEADERS = {"Authorization": f"Bearer {BEARER}", "x-api-key": API_KEY, "X-Custom": HEADER,
-           "Cookie": f"session={HEADER}"}
+           "Cookie": f"session={HEADER}", "X-Session-ID": SESSION}
 
 
 def secret_request(**fields):
@@ -30,8 +32,11 @@ def secret_request(**fields):
 
 
 @pytest.fixture
-def router(start_router, fleet):
-    return start_router(fleet, "--log-level", "debug", "--upstream-idle-ms", 200)
+def router(start_router, fleet, tmp_path):
+    (tmp_path / "key").write_text(WORKER_KEY)
+    # Workers fail here one after the other, and all requests must reach one.
+    return start_router(fleet, "--log-level", "debug", "--upstream-idle-ms", 200,
+                        "--panic-percent", 0, "--worker-api-key-file", tmp_path / "key")
 
 
 def send(router, body, api=CHAT, target=None):

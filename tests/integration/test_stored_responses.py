@@ -198,7 +198,8 @@ def test_of_two_workers_that_made_one_id_the_newest_is_asked(fleet_router, fleet
         client.post(RESPONSES, RESPONSES.request(f"{number} of them"))
     first, second = fleet.expect(), fleet.expect()
     assert first.worker is not second.worker
-    for request, client in zip((first, second), clients):
+    for request in (first, second):
+        client = clients[int(request.json()["input"].split()[0])]
         request.answer(RESPONSES.answer(response_id="resp_same"))
         client.answer().read_all()
 

@@ -20,6 +20,7 @@ class Outcome:
     body: int = 0  # bytes of it that came
     end: str = "open"  # clean, error_event, no_done, cut, none, left
     code: str = ""  # of an error answered by the router or a worker
+    message: str = ""
     faults: list = field(default_factory=list)  # that the request itself asked of its engine
 
     def finish(self, end):
@@ -27,12 +28,13 @@ class Outcome:
         self.ended = time.time()
 
 
-def code_of(body):
+def error_of(body):
+    """(code, message) of an error's body, whichever family it is of."""
     try:
         error = json.loads(body)["error"]
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return (error.get("code") or error.get("type") or "") if isinstance(error, dict) else ""
+        return error.get("code") or error.get("type") or "", error.get("message") or ""
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
 
 
 def end_of_stream(body):
@@ -59,7 +61,7 @@ def read_outcome(client, outcome, method="POST", timeout_s=60):
     is_stream = (answer.get("content-type") or "").startswith("text/event-stream")
     outcome.finish(end_of_stream(body) if is_stream else "clean")
     if outcome.status >= 400:
-        outcome.code = code_of(body)
+        outcome.code, outcome.message = error_of(body)
     return (answer.get("connection") or "").lower() != "close"
 
 
@@ -79,6 +81,9 @@ class History:
         return min(before[-1:] + within)
 
 
+# As the router says it of a worker that died with part of an answer, or behind the head of a stream.
+HALF_ANSWERED = "The worker died while it began to answer."
+
 # Statuses that say: a worker, or the router, refused the request, or lost it before its answer.
 LOST = {429, 500, 502, 503, 504}
 
@@ -87,7 +92,8 @@ def explain_loss(outcome, line, scripted, history):
     """
     Why a request may have been lost although nothing had been streamed; None: it may not.
 
-    line is the router's own about it, scripted what the scripted workers did to its attempts.
+    line is the router's own about it, scripted what was done to its attempts: by the scripted workers,
+    or by whoever killed a worker that had it.
     """
     attempts = line.get("attempts", 0)
     done = scripted + outcome.faults
@@ -99,7 +105,7 @@ def explain_loss(outcome, line, scripted, history):
         return "no HTTP: half an answer is not retried" if "bad_head" in done else None
     if line["end"] == "upstream_closed" and attempts >= 2:
         return "lost on two workers"
-    if line["end"] == "upstream_closed" and "half" in done:
+    if outcome.message == HALF_ANSWERED and "half" in done:
         return "half an answer is not retried"
     if attempts >= line["tries"]:
         return "all tries used"

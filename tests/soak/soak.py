@@ -39,8 +39,10 @@ FILES = [
      "usage-ask": "false", "worker-conn-count-max": 500},
 ]
 BROKEN_EVERY = 10  # a reload in so many is refused
+ABSENT_EVERY = 7  # a reload in so many takes the last worker out; the next brings it back
 
 WARM_UP_SHARE = 0.25
+RSS_WINDOW = 10  # samples, of which the lowest counts: large bodies come and go
 RSS_GROWTH_MAX = 0.05  # of its median, over what is left after the warm-up
 RSS_SLACK_KIB = 4096
 JUDGED_SECONDS_MIN = 120  # a shorter run is all warm-up
@@ -56,8 +58,8 @@ class Reloads:
 
     def write(self, number):
         is_broken = number % BROKEN_EVERY == BROKEN_EVERY - 1
-        fields = {"worker-urls": " ".join(worker.url for worker in self.workers),
-                  **FILES[number % 2]}
+        workers = self.workers[: -1 if number % ABSENT_EVERY == 0 and number > 0 else None]
+        fields = {"worker-urls": " ".join(worker.url for worker in workers), **FILES[number % 2]}
         if is_broken:
             fields["drain-ms"] = "5parsec"
         new = self.path.with_suffix(".new")
@@ -74,7 +76,12 @@ class Reloads:
 
 
 def rss_growth(samples):
-    """KiB over the samples, by the line that fits them best; and their median."""
+    """KiB over the samples, by the line that fits best through the lowest of each window; and the
+    median of those."""
+    samples = [min(samples[at : at + RSS_WINDOW], key=lambda sample: sample[1])
+               for at in range(0, len(samples) - 1, RSS_WINDOW)]
+    if len(samples) < 2:
+        return 0.0, samples[0][1]
     times = [at for at, _ in samples]
     line = statistics.linear_regression(times, [kib for _, kib in samples])
     return line.slope * (times[-1] - times[0]), statistics.median(kib for _, kib in samples)
@@ -116,8 +123,11 @@ def judge_requests(verdict, router, clients, trouble):
         if len(own) > 1 or (len(own) == 0 and not outcome.left):
             wrong.append(f"{outcome.request_id}: {len(own)} lines in the log; {outcome}")
             continue
-        verdict_of, why = judge(outcome, own[0] if own else None,
-                                trouble.done.get(outcome.request_id, []), history)
+        line = own[0] if own else None
+        done = list(trouble.done.get(outcome.request_id, []))
+        if line and trouble.was_killed(line.get("worker"), outcome.begun - 0.1, outcome.ended + 0.1):
+            done.append("half")
+        verdict_of, why = judge(outcome, line, done, history)
         counts[verdict_of] += 1
         if verdict_of in ("excused", "begun"):
             reasons[why] += 1

@@ -6,7 +6,7 @@ import os
 import pytest
 import soak  # first: it makes the integration tests' peers importable
 
-from outcome import History, Outcome, end_of_stream, judge
+from outcome import HALF_ANSWERED, History, Outcome, end_of_stream, judge
 
 UP_AND_DOWN = History([{"worker": "a", "state": "up", "at": 1}, {"worker": "b", "state": "up", "at": 2},
                        {"worker": "a", "state": "down", "at": 10}], ["a", "b"])
@@ -23,7 +23,9 @@ def line(end, attempts, tries=4):
 @pytest.mark.parametrize("outcome, logged, scripted, verdict", [
     (lost(), line("upstream_closed", 2), ["died", "died"], "excused"),
     (lost(), line("upstream_closed", 1), ["died"], "wrong"),
-    (lost(), line("upstream_closed", 1), ["half"], "excused"),
+    (lost(), line("upstream_closed", 1), ["half"], "wrong"),
+    (lost(message=HALF_ANSWERED), line("upstream_closed", 1), ["half"], "excused"),
+    (lost(message=HALF_ANSWERED), line("upstream_closed", 1), [], "wrong"),
     (lost(504), line("upstream_timeout", 1), ["hung"], "excused"),
     (lost(502), line("upstream_protocol", 1), [], "wrong"),
     (lost(502, faults=["bad_head"]), line("upstream_protocol", 1), [], "excused"),

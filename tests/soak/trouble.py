@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 
 from peers.openai_api import CHAT, COMPLETIONS
 from peers.sim import Sim
+from peers.wire import HOST
 from peers.worker import ScriptedWorker
 
 ATTEMPT_SUFFIX = "-"  # an attempt's id: the request's, and six letters behind a dash
@@ -62,6 +63,7 @@ class RandomHandler:
         events = api.stream([word] * (500 if asked.get("user") == "large" else 20), with_usage=True)
         request.start_stream()
         if chance < 7:
+            self._note(request, "half")  # perhaps behind the head, before any event
             for event in events[: self._choose(20)]:
                 request.send_chunk(event)
             if chance == 4:
@@ -90,7 +92,7 @@ class Engine:
 
     @property
     def url(self):
-        return self.sim.url
+        return f"http://{HOST}:{self.port}"
 
     def kill(self):
         self.sim.kill()
@@ -108,6 +110,7 @@ class Trouble:
     def __init__(self, seed):
         self.done = defaultdict(list)  # by request id: what scripted workers did to it
         self.counts = Counter()
+        self.kills = []  # (from, to, url): when connections of a worker ended in the midst of it all
         self.engines = [Engine(), Engine()]
         self.scripted = [ScriptedWorker(), ScriptedWorker()]
         for number, worker in enumerate(self.scripted):
@@ -143,9 +146,20 @@ class Trouble:
     def _pause(self):
         time.sleep(self._random.uniform(0.2, 1.5))
 
+    def was_killed(self, url, begun, ended):
+        """Whether it was, while it may have been answering."""
+        return any(url == killed and start <= ended and end >= begun
+                   for start, end, killed in self.kills)
+
+    def _kill(self, worker, how):
+        """how: the call that does it."""
+        start = time.time()
+        how()
+        self.kills.append((start, time.time(), worker.url))
+
     def _kill_engine(self):
         engine = self._random.choice(self.engines)
-        engine.kill()
+        self._kill(engine, engine.kill)
         self._pause()
         engine.restart()
 
@@ -157,12 +171,14 @@ class Trouble:
 
     def _kill_scripted(self):
         worker = self._random.choice(self.scripted)
-        worker.kill(self._random.choice(["fin", "rst"]))
+        how = self._random.choice(["fin", "rst"])
+        self._kill(worker, lambda: worker.kill(how))
         self._pause()
         worker.start_listening()
 
     def _reset_all(self):
-        self._random.choice(self.scripted).close_connections("rst")
+        worker = self._random.choice(self.scripted)
+        self._kill(worker, lambda: worker.close_connections("rst"))
 
     def _storm(self):
         handler = self._random.choice(self.scripted).handler

@@ -98,11 +98,13 @@ class WorkerRequest:
 
 
 class ScriptedWorker:
-    def __init__(self, requests=None, models=(MODEL,), health=200):
+    def __init__(self, requests=None, models=(MODEL,), health=200, host=HOST):
+        self.host = host
         self.requests = requests if requests is not None else queue.Queue()
         self.models = list(models)
         self.health = health  # status of GET /health
         self.metrics = None  # text of GET /metrics; None: 404
+        self.on_probe = None  # called with each probe's message, before it is answered
         self.handler = None  # called with each request in the connection's thread, when set
         self.probes = Counter()  # by path
         self.connections_total = 0  # that carried a request which was not a probe
@@ -117,18 +119,18 @@ class ScriptedWorker:
 
     @property
     def url(self):
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def authority(self):
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     # --- listening ---
 
     def start_listening(self):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, self.port))
+        listener.bind((self.host, self.port))
         listener.listen(256)
         self.port = listener.getsockname()[1]
         self._listener = listener
@@ -147,7 +149,7 @@ class ScriptedWorker:
         self.stop_listening()
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((HOST, self.port))
+        listener.bind((self.host, self.port))
         listener.listen(0)
         self._fillers.append(listener)
         while True:
@@ -155,7 +157,7 @@ class ScriptedWorker:
             filler.settimeout(0.2)
             self._fillers.append(filler)
             try:
-                filler.connect((HOST, self.port))
+                filler.connect((self.host, self.port))
             except TimeoutError:
                 return
 
@@ -230,6 +232,8 @@ class ScriptedWorker:
                 message = read_request(wire)
                 number += 1
                 if message.method == "GET" and message.target in PROBES:
+                    if self.on_probe is not None:
+                        self.on_probe(message)
                     self._answer_probe(wire, message.target)
                     continue
                 if not carried:

@@ -6,6 +6,7 @@
 #include "backends/worker_set.h"
 #include "tests/support/loop_fixture.h"
 #include "tests/support/scripted_server.h"
+#include "tests/support/worker_by_url.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -37,10 +38,24 @@ struct health_world {
     struct worker_set *set;
     struct worker *worker;
     struct health *health;
-    uint32_t state_told, report_told;
+    const char *authorization; /* that each probe must carry */
+    uint32_t state_told, restart_told, report_told;
     bool closes_on_state;
     bool is_closed;
 };
+
+static void check_authorization(const struct health_world *world,
+                                const struct scripted_request *request)
+{
+    char wanted[128];
+    const char *found = memmem(request->head.ptr, request->head.len, "\r\nAuthorization:", 16);
+
+    cr_assert(eq(int, found != NULL, world->authorization != NULL));
+    if (found == NULL)
+        return;
+    snprintf(wanted, sizeof wanted, "\r\nAuthorization: %s\r\n", world->authorization);
+    cr_assert(eq(int, strncmp(found, wanted, strlen(wanted)), 0));
+}
 
 static void on_request(void *ctx, struct scripted_conn *conn,
                        const struct scripted_request *request)
@@ -48,6 +63,7 @@ static void on_request(void *ctx, struct scripted_conn *conn,
     struct health_world *world = ctx;
     struct reply reply = world->health_reply;
 
+    check_authorization(world, request);
     if (slice_eq(request->target, SLICE("/v1/models"))) {
         world->models_asked++;
         reply = world->models_reply;
@@ -79,6 +95,14 @@ static void on_state(void *ctx, struct worker *worker)
         health_close(world->health, on_closed, world);
 }
 
+static void on_restart(void *ctx, struct worker *worker)
+{
+    struct health_world *world = ctx;
+
+    cr_assert(eq(ptr, worker, world->worker));
+    world->restart_told++;
+}
+
 static void on_report(void *ctx, struct worker *worker)
 {
     struct health_world *world = ctx;
@@ -87,7 +111,7 @@ static void on_report(void *ctx, struct worker *worker)
     world->report_told++;
 }
 
-static const struct health_callbacks callbacks = {on_state, on_report};
+static const struct health_callbacks callbacks = {on_restart, on_report};
 
 static void start_server(struct health_world *world)
 {
@@ -104,7 +128,7 @@ static void stop_server(struct health_world *world)
 
 static void world_init(struct health_world *world)
 {
-    char url[64], why[192];
+    char url[64];
 
     *world = (struct health_world){
         .health_reply = {200, {NULL, 0}},
@@ -116,7 +140,9 @@ static void world_init(struct health_world *world)
     start_server(world);
     world->set = worker_set_create();
     snprintf(url, sizeof url, "http://127.0.0.1:%u", world->port);
-    cr_assert(eq(int, worker_set_add(world->set, slice_of_string(url), 0, &world->worker, why), 0));
+    cr_assert(eq(int, add_worker_by_url(world->set, url, 0, &world->worker), 0));
+    worker_set_lists(world->set)->on_change = on_state;
+    worker_set_lists(world->set)->ctx = world;
 }
 
 static void start_health(struct health_world *world)
@@ -128,9 +154,12 @@ static void start_health(struct health_world *world)
         .pass_count = 2,
         .models_interval_ms = world->models_interval_ms,
         .progress_ms = 60000,
+        .authorization = world->authorization,
     };
 
     world->health = health_create(loop_fixture_loop(), world->set, config, &callbacks, world);
+    for (uint32_t i = 0; i < worker_set_count(world->set); i++)
+        health_add(world->health, worker_set_at(world->set, i));
 }
 
 static void world_release(struct health_world *world)
@@ -234,6 +263,19 @@ Test(health, its_load_and_its_engine_are_learned_from_its_metrics)
     world_release(&world);
 }
 
+Test(health, the_key_of_the_workers_is_sent_with_each_probe)
+{
+    struct health_world world;
+    world_init(&world);
+    world.authorization = "Bearer worker-key";
+    start_health(&world);
+
+    cr_assert(loop_run_until(is_reported, &world, WAIT_MS)); /* on_request checks each of them */
+
+    cr_assert(ge(u32, world.metrics_asked, 1));
+    world_release(&world);
+}
+
 Test(health, four_hundreds_are_life)
 {
     struct health_world world;
@@ -308,7 +350,7 @@ Test(health, answers_in_progress_outweigh_failed_probes)
     world.timeout_ms = HANG_MS;
     bring_up(&world);
     world.health_reply.status = 0;
-    worker_mark_success(world.worker, clock_now_ms());
+    worker_mark_success(world.worker, clock_now_ms(), clock_now_ms());
 
     cr_assert(loop_run_until(has_failed_often, &world, WAIT_MS));
     cr_assert(eq(int, world.worker->state, WORKER_UP));
@@ -318,36 +360,44 @@ Test(health, answers_in_progress_outweigh_failed_probes)
     world_release(&world);
 }
 
-Test(health, what_traffic_took_down_has_to_pass_again)
+static bool is_on_trial(void *ctx)
+{
+    struct health_world *world = ctx;
+
+    return world->worker->state == WORKER_TRIAL;
+}
+
+Test(health, what_traffic_took_out_is_tried_by_a_request_after_its_back_off)
 {
     struct health_world world;
     world_init(&world);
     bring_up(&world);
-    cr_assert(loop_run_until(has_passed_again, &world, WAIT_MS));
-    uint64_t passed_before = world.worker->stats.probe_ok_total;
+    uint64_t now_ms = clock_now_ms();
     for (int i = 0; i < WORKER_FAILURE_STREAK_MAX; i++)
-        worker_mark_failure(world.worker, clock_now_ms());
-    cr_assert(eq(int, world.worker->state, WORKER_DOWN));
+        (void)worker_mark_failure(world.worker, now_ms, true, now_ms);
+    cr_assert(eq(int, world.worker->state, WORKER_EJECTED));
+    world.worker->traffic.eject_until_ms = now_ms + 1000000;
 
-    cr_assert(loop_run_until(is_up, &world, WAIT_MS));
+    cr_assert(loop_run_until(has_passed_again, &world, WAIT_MS));
+    cr_assert(eq(int, world.worker->state, WORKER_EJECTED), "passed probes do not bring it back");
+    world.worker->traffic.eject_until_ms = clock_now_ms();
+    cr_assert(loop_run_until(is_on_trial, &world, WAIT_MS));
 
-    cr_assert(eq(u64, world.worker->stats.probe_ok_total - passed_before, 2));
-    cr_assert(eq(u32, world.state_told, 3), "up, down by traffic, up again");
+    cr_assert(eq(u32, world.state_told, 3), "up, ejected, trial");
     world_release(&world);
 }
 
-Test(health, what_the_operator_took_down_stays_down)
+Test(health, what_is_drained_stays_so_whatever_the_probes_say)
 {
     struct health_world world;
     world_init(&world);
     bring_up(&world);
     cr_assert(
-        eq(int, worker_set_state(world.worker, WORKER_DOWN, WORKER_REASON_OPERATOR, clock_now_ms()),
-           0));
+        worker_handle(world.worker, WORKER_EVENT_DRAIN, WORKER_REASON_OPERATOR, clock_now_ms()));
 
     cr_assert(loop_run_until(has_passed_again, &world, WAIT_MS));
 
-    cr_assert(eq(int, world.worker->state, WORKER_DOWN));
+    cr_assert(eq(int, world.worker->state, WORKER_DRAINING));
     world_release(&world);
 }
 
@@ -390,13 +440,12 @@ Test(health, a_restart_is_told_even_when_the_worker_never_went_down)
     stop_server(&world);
     cr_assert(loop_run_until(was_refused, &world, WAIT_MS));
     cr_assert(eq(int, world.worker->state, WORKER_UP));
-    uint32_t told_before = world.state_told;
 
     start_server(&world);
     cr_assert(loop_run_until(has_restarted, &world, WAIT_MS));
 
     cr_assert(eq(int, world.worker->state, WORKER_UP));
-    cr_assert(eq(u32, world.state_told, told_before + 1));
+    cr_assert(eq(u32, world.restart_told, 1));
     cr_assert(not(world.worker->report.is_known));
     world_release(&world);
 }
@@ -423,7 +472,7 @@ Test(health, a_counter_that_fell_is_a_restart_too)
     cr_assert(loop_run_until(has_reported_running_9, &world, WAIT_MS));
 
     cr_assert(eq(u32, world.worker->restart_count, 1));
-    cr_assert(eq(u32, world.state_told, 2), "up, restarted");
+    cr_assert(eq(u32, world.restart_told, 1));
     world_release(&world);
 }
 
@@ -499,4 +548,100 @@ Test(health, without_workers_it_just_closes)
     cr_assert(not(world.is_closed));
     cr_assert(loop_run_until_flag(&world.is_closed, WAIT_MS));
     worker_set_destroy(world.set);
+}
+
+/* ---- ranks and comings and goings ---- */
+
+enum { RANK_COUNT = 3 };
+
+#define RANK_METRICS                                                                               \
+    "vllm:num_requests_running{engine=\"0\"} 4.0\nvllm:num_requests_waiting{engine=\"0\"} 0.0\n"   \
+    "vllm:num_requests_running{engine=\"1\"} 5.0\nvllm:num_requests_waiting{engine=\"1\"} 1.0\n"
+
+/* Replaces the only worker of world by the ranks of its endpoint; returns them in ranks. */
+static void make_ranks(struct health_world *world, struct worker *ranks[RANK_COUNT])
+{
+    struct worker_place place = {.address = world->worker->address, .rank_count = RANK_COUNT};
+
+    worker_set_lists(world->set)->on_change = NULL;
+    memcpy(place.authority, world->worker->authority, sizeof place.authority);
+    worker_set_remove(world->set, world->worker, WORKER_REASON_DISCOVERY, 0);
+    for (uint32_t rank = 0; rank < RANK_COUNT; rank++) {
+        place.rank = rank;
+        snprintf(place.name, sizeof place.name, "rank %u", rank);
+        cr_assert(eq(int, worker_set_add(world->set, &place, 0, &ranks[rank]), 0));
+    }
+    world->worker = ranks[RANK_COUNT - 1];
+}
+
+static bool has_rank_report(void *ctx)
+{
+    struct health_world *world = ctx;
+
+    return worker_set_at(world->set, 1)->report.is_known;
+}
+
+static void ignore_report(void *ctx, struct worker *worker)
+{
+    (void)ctx;
+    (void)worker;
+}
+
+static const struct health_callbacks rank_callbacks = {ignore_report, ignore_report};
+
+Test(health, the_ranks_of_an_endpoint_share_a_probe_and_have_their_own_reports)
+{
+    struct health_world world;
+    struct worker *ranks[RANK_COUNT];
+    const struct health_config config = {.probe_interval_ms = INTERVAL_MS,
+                                         .probe_timeout_ms = WAIT_MS,
+                                         .fail_count = 3,
+                                         .pass_count = 2,
+                                         .models_interval_ms = 60000,
+                                         .progress_ms = 60000};
+    world_init(&world);
+    world.metrics_reply.body = SLICE(RANK_METRICS);
+    make_ranks(&world, ranks);
+    world.health = health_create(loop_fixture_loop(), world.set, config, &rank_callbacks, &world);
+    for (uint32_t rank = 0; rank < RANK_COUNT; rank++)
+        health_add(world.health, ranks[rank]);
+
+    cr_assert(loop_run_until(has_rank_report, &world, WAIT_MS));
+
+    cr_assert(eq(u32, world.health_asked, 1), "all of them in one round");
+    cr_assert(eq(u32, world.models_asked, 1));
+    for (uint32_t rank = 0; rank < RANK_COUNT; rank++)
+        cr_assert(eq(int, ranks[rank]->state, WORKER_UP));
+    cr_assert(eq(u32, ranks[0]->report.running, 4));
+    cr_assert(eq(u32, ranks[1]->report.running, 5));
+    cr_assert(eq(u32, ranks[1]->report.waiting, 1));
+    cr_assert(not(ranks[2]->report.is_known), "nothing was said of it");
+
+    health_remove(world.health, ranks[0]);
+    cr_assert(counts_up_to(&world, &world.health_asked, 3));
+    health_remove(world.health, ranks[1]);
+    health_remove(world.health, ranks[2]);
+    uint32_t asked = world.health_asked;
+    loop_run_for(5 * INTERVAL_MS);
+    cr_assert(eq(u32, world.health_asked, asked), "nobody is left to probe");
+    world_release(&world);
+}
+
+Test(health, a_worker_removed_amid_each_fetch_may_be_freed_at_once)
+{
+    for (int hang_at = 0; hang_at < 3; hang_at++) {
+        struct health_world world;
+        world_init(&world);
+        struct reply *replies[] = {&world.health_reply, &world.models_reply, &world.metrics_reply};
+        uint32_t *asked[] = {&world.health_asked, &world.models_asked, &world.metrics_asked};
+        replies[hang_at]->status = 0;
+        start_health(&world);
+        cr_assert(counts_up_to(&world, asked[hang_at], 1));
+
+        health_remove(world.health, world.worker);
+        worker_set_remove(world.set, world.worker, WORKER_REASON_DISCOVERY, 0);
+
+        loop_run_for(3 * INTERVAL_MS);
+        world_release(&world);
+    }
 }

@@ -201,3 +201,64 @@ Test(load_report, other_programs_are_unknown)
     cr_assert(eq(int, engine, ENGINE_UNKNOWN));
     cr_assert(not(report.is_known));
 }
+
+Test(load_report, ranks_have_reports_of_their_own)
+{
+    static const struct {
+        const char *text;
+        enum engine_kind engine;
+    } rows[] = {
+        {"vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 1.0\n"
+         "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 2.0\n"
+         "vllm:num_requests_running{engine=\"2\",model_name=\"m\"} 9.0\n"
+         "vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 3.0\n"
+         "vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 4.0\n"
+         "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"m\"} 0.5\n"
+         "vllm:cache_config_info{block_size=\"16\",engine=\"1\",num_gpu_blocks=\"10\"} 1.0\n"
+         "vllm:prompt_tokens_total{engine=\"1\",model_name=\"m\"} 77.0\n",
+         ENGINE_VLLM},
+        {"sglang:num_running_reqs{dp_rank=\"0\",tp_rank=\"0\"} 1\n"
+         "sglang:num_running_reqs{dp_rank=\"1\",tp_rank=\"4\"} 2\n"
+         "sglang:num_queue_reqs{dp_rank=\"0\",tp_rank=\"0\"} 3\n"
+         "sglang:num_queue_reqs{dp_rank=\"1\",tp_rank=\"4\"} 4\n"
+         "sglang:num_queue_reqs{tp_rank=\"0\"} 50\n"
+         "sglang:token_usage{dp_rank=\"1\",tp_rank=\"4\"} 0.5\n"
+         "sglang:page_size{dp_rank=\"1\"} 16\nsglang:max_total_num_tokens{dp_rank=\"1\"} 160\n"
+         "sglang:prompt_tokens_total{dp_rank=\"1\"} 77\n",
+         ENGINE_SGLANG},
+    };
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct worker_report reports[2];
+
+        enum engine_kind engine =
+            load_report_parse_ranks(slice_of_string(rows[i].text), NOW_MS, reports, 2);
+
+        cr_assert(eq(int, engine, rows[i].engine));
+        cr_assert(reports[0].is_known && reports[1].is_known);
+        cr_assert(eq(u32, reports[0].running, 1));
+        cr_assert(eq(u32, reports[1].running, 2));
+        cr_assert(eq(u32, reports[0].waiting, 3), "what is said of no rank is no rank's");
+        cr_assert(eq(u32, reports[1].waiting, 4));
+        cr_assert(ieee_ulp_eq(dbl, reports[1].cache_usage, 0.5, 2));
+        cr_assert(eq(u64, reports[1].cache_tokens, 160));
+        cr_assert(eq(u64, reports[1].prompt_tokens, 77));
+        cr_assert(eq(u64, reports[0].cache_tokens, 0));
+        cr_assert(eq(u64, reports[1].at_ms, NOW_MS));
+    }
+}
+
+Test(load_report, a_rank_that_nothing_was_said_of_is_unknown)
+{
+    struct worker_report reports[LOAD_REPORT_RANK_COUNT_MAX];
+
+    enum engine_kind engine =
+        load_report_parse_ranks(SLICE("vllm:num_requests_running 1\nvllm:num_requests_waiting 1\n"
+                                      "vllm:num_requests_running{engine=\"64\"} 1\n"
+                                      "vllm:num_requests_running{engine=\"x\"} 1\n"),
+                                NOW_MS, reports, LOAD_REPORT_RANK_COUNT_MAX);
+
+    cr_assert(eq(int, engine, ENGINE_VLLM));
+    for (size_t rank = 0; rank < LOAD_REPORT_RANK_COUNT_MAX; rank++)
+        cr_assert(not(reports[rank].is_known));
+}

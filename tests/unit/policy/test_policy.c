@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/policy/policy.h"
 
+#include "router/policy/policy.h"
+#include "router/policy/affinity.h"
 #include "tests/support/leak_check.h"
 
 #include <criterion/criterion.h>
@@ -26,7 +27,7 @@ static void fleet_init(struct fleet *fleet, const char *policy, uint64_t seed)
 {
     *fleet = (struct fleet){.policy = policy_find(policy), .now_ms = 1000};
     cr_assert(ne(ptr, (void *)fleet->policy, NULL));
-    fleet->state = fleet->policy->create(seed);
+    fleet->state = policy_state_create(fleet->policy, seed);
     for (uint32_t i = 0; i < WORKER_COUNT; i++)
         fleet->views[i] = (struct worker_view){
             .worker = i,
@@ -40,7 +41,7 @@ static void fleet_init(struct fleet *fleet, const char *policy, uint64_t seed)
 
 static void fleet_release(struct fleet *fleet)
 {
-    fleet->policy->destroy(fleet->state);
+    policy_state_destroy(fleet->state);
 }
 
 static uint32_t fleet_choose(struct fleet *fleet, double prompt_tokens)
@@ -389,6 +390,200 @@ Test(policy_ttft, more_held_than_asked_for_is_a_full_hit)
     fleet_choose(&fleet, 1000);
 
     cr_assert(epsilon_eq(dbl, fleet.terms[0].prefill_ms, 0, 1e-9));
+    fleet_release(&fleet);
+}
+
+/* ---- affinity ---- */
+
+/* The view that key prefers in a fleet of WORKER_COUNT; the others have their rungs back. */
+static uint32_t mark(struct fleet *fleet, struct route_query *query, uint64_t session,
+                     uint64_t first_block)
+{
+    for (uint32_t i = 0; i < WORKER_COUNT; i++) {
+        fleet->views[i].rung = ROUTE_RUNG_LOAD;
+        fleet->views[i].name_hash = 1000 + i;
+    }
+    affinity_choose(query, session, first_block);
+    affinity_mark(query, fleet->views, WORKER_COUNT);
+    for (uint32_t i = 0; i < WORKER_COUNT; i++) {
+        if (fleet->views[i].rung == ROUTE_RUNG_AFFINITY)
+            return i;
+    }
+    return UINT32_MAX;
+}
+
+/* Chooses for query; returns who won. */
+static uint32_t choose_for(struct fleet *fleet, const struct route_query *query)
+{
+    fleet->policy->choose(fleet->state, query, fleet->views, WORKER_COUNT, fleet->order,
+                          fleet->terms);
+    return fleet->order[0];
+}
+
+TestSuite(affinity, .fini = leak_check);
+
+Test(affinity, a_session_comes_before_a_first_block_and_short_prompts_have_none)
+{
+    static const struct {
+        uint64_t session, first_block;
+        double prompt_tokens;
+        enum route_affinity affinity;
+    } rows[] = {
+        {7, 8, 10, ROUTE_AFFINITY_SESSION},   {7, 0, 0, ROUTE_AFFINITY_SESSION},
+        {7, 8, 9000, ROUTE_AFFINITY_SESSION}, {0, 8, 9000, ROUTE_AFFINITY_FIRST_BLOCK},
+        {0, 8, 100, ROUTE_AFFINITY_NONE},     {0, 0, 9000, ROUTE_AFFINITY_NONE},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct route_query query = {.prompt_tokens = rows[i].prompt_tokens};
+
+        affinity_choose(&query, rows[i].session, rows[i].first_block);
+
+        cr_assert(eq(int, query.affinity, rows[i].affinity), "row %zu", i);
+    }
+}
+
+Test(affinity, a_session_has_one_worker_and_sessions_spread)
+{
+    struct fleet fleet;
+    uint32_t counts[WORKER_COUNT] = {0};
+    fleet_init(&fleet, "ttft", 1);
+
+    for (uint64_t session = 1; session <= 400; session++) {
+        struct route_query query = {.prompt_tokens = 10};
+        uint32_t home = mark(&fleet, &query, session, 0);
+
+        cr_assert(lt(u32, home, WORKER_COUNT));
+        cr_assert(eq(u32, mark(&fleet, &query, session, 0), home));
+        counts[home]++;
+    }
+
+    for (uint32_t i = 0; i < WORKER_COUNT; i++)
+        cr_assert(gt(u32, counts[i], 400 / WORKER_COUNT / 2));
+    fleet_release(&fleet);
+}
+
+Test(affinity, when_its_worker_goes_only_its_sessions_move)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+
+    for (uint64_t session = 1; session <= 200; session++) {
+        struct route_query query = {.prompt_tokens = 10};
+        uint32_t home = mark(&fleet, &query, session, 0);
+
+        for (uint32_t i = 0; i < WORKER_COUNT; i++)
+            fleet.views[i].rung = ROUTE_RUNG_LOAD;
+        affinity_mark(&query, fleet.views, WORKER_COUNT - 1); /* the last one is gone */
+
+        if (home != WORKER_COUNT - 1)
+            cr_assert(eq(int, fleet.views[home].rung, ROUTE_RUNG_AFFINITY));
+    }
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, a_session_stays_with_its_worker_whatever_the_seed)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct fleet fleet;
+        struct route_query query = {.prompt_tokens = 200, .now_ms = 1000};
+        fleet_init(&fleet, "ttft", seed);
+        uint32_t home = mark(&fleet, &query, 77, 0);
+
+        for (int i = 0; i < 10; i++) {
+            cr_assert(eq(u32, choose_for(&fleet, &query), home));
+            fleet.views[home].chosen_ms = query.now_ms++;
+        }
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy_ttft, a_session_leaves_a_worker_that_is_busier_by_more_than_it_could_save)
+{
+    static const struct {
+        double queued_tokens;
+        bool stays;
+    } rows[] = {{0, true}, {4000, true}, {8200, true}, {8800, false}, {80000, false}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct fleet fleet;
+        struct route_query query = {.prompt_tokens = 8000, .now_ms = 1000}; /* 1 s and a bit */
+        fleet_init(&fleet, "ttft", 1);
+        uint32_t home = mark(&fleet, &query, 77, 0);
+        fleet.views[home].queued_tokens = rows[i].queued_tokens;
+
+        uint32_t chosen = choose_for(&fleet, &query);
+
+        cr_assert(eq(int, chosen == home, rows[i].stays), "row %zu", i);
+        cr_assert(gt(dbl, fleet.terms[home].affinity_ms, 1000));
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy_ttft, a_first_block_decides_between_equals_and_no_more)
+{
+    struct fleet fleet;
+    struct route_query query = {.prompt_tokens = 8000, .now_ms = 1000};
+    fleet_init(&fleet, "ttft", 1);
+    uint32_t home = mark(&fleet, &query, 0, 55);
+
+    cr_assert(eq(u32, choose_for(&fleet, &query), home));
+    fleet.views[home].queued_tokens = 4000; /* half a prompt ahead of it */
+
+    cr_assert(ne(u32, choose_for(&fleet, &query), home));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, long_unique_prompts_spread_in_spite_of_their_first_blocks)
+{
+    struct fleet fleet;
+    uint32_t counts[WORKER_COUNT] = {0};
+    fleet_init(&fleet, "ttft", 1);
+
+    for (uint64_t i = 0; i < 10 * WORKER_COUNT; i++) {
+        struct route_query query = {.prompt_tokens = 4000, .now_ms = 1000 + 1000 * i};
+        (void)mark(&fleet, &query, 0, 0x9e3779b97f4a7c15u * (i + 1));
+        uint32_t chosen = choose_for(&fleet, &query);
+
+        fleet.views[chosen].chosen_ms = query.now_ms;
+        fleet.views[chosen].chosen_count++;
+        counts[chosen]++;
+    }
+
+    for (uint32_t i = 0; i < WORKER_COUNT; i++) {
+        cr_assert(ge(u32, counts[i], 5));
+        cr_assert(le(u32, counts[i], 15));
+    }
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, what_a_worker_refused_was_not_given_to_it)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    uint32_t refuser = fleet_choose(&fleet, 80000);
+    double given_ms = fleet.terms[refuser].prefill_ms;
+    fleet.now_ms += 5000;
+
+    policy_take_back(fleet.policy, fleet.state, (struct policy_gift){refuser, given_ms, 1000},
+                     fleet.now_ms);
+
+    (void)fleet_choose(&fleet, 8000);
+    for (uint32_t i = 0; i < WORKER_COUNT; i++)
+        cr_assert(lt(dbl, fleet.terms[i].recent_ms, 0.001));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, taking_back_more_than_was_given_leaves_nothing)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+
+    policy_take_back(fleet.policy, fleet.state, (struct policy_gift){0, 500, 1000}, fleet.now_ms);
+
+    (void)fleet_choose(&fleet, 8000);
+    cr_assert(lt(dbl, fleet.terms[0].recent_ms, 0.001));
+    cr_assert(ge(dbl, fleet.terms[0].recent_ms, 0));
     fleet_release(&fleet);
 }
 

@@ -105,46 +105,65 @@ TestSuite(answer_messages, .fini = leak_check);
 Test(answer_messages, a_recorded_stream_is_read_and_its_prompt_counted_whole)
 {
     struct answer_world world;
-    answer_world_init_from_recording(&world, API_MESSAGES, "messages-stream.req");
+    answer_world_init_from_recording(&world, API_MESSAGES, "messages-system-hit-stream.req");
 
-    answer_world_feed_recording(&world, "messages-stream.resp");
+    answer_world_feed_recording(&world, "messages-system-hit-stream.resp");
 
     cr_assert(world.answer.has_done && world.answer.has_finished && world.answer.has_content);
-    cr_assert(eq(u64, world.answer.usage.prompt_tokens, 125)); /* 29 read, 96 in the cache */
-    cr_assert(eq(u64, world.answer.usage.cached_tokens, 96));
+    cr_assert(eq(u64, world.answer.usage.prompt_tokens, 242)); /* 18 read, 224 in the cache */
+    cr_assert(eq(u64, world.answer.usage.cached_tokens, 224));
     cr_assert(world.answer.usage.has_cached);
-    cr_assert(eq(u64, world.answer.usage.completion_tokens, 4));
-    cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 4));
+    cr_assert(eq(u64, world.answer.usage.completion_tokens, 8));
+    cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 8));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_DONE], 1));
     cr_assert(world.answer.is_learnable);
     answer_world_release(&world);
 }
 
-Test(answer_messages, a_recorded_body_is_the_next_turns_message)
+Test(answer_messages, a_recorded_answer_is_the_next_turns_message_streamed_or_not)
+{
+    static const char next[] =
+        "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":"
+        "\"hello, where is the samovar?\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"moud mourpungiongs vear fouckhoungplomsas\"}]},{\"role\":\"user\",\"content\":"
+        "\"what?\"}]}";
+    struct answer_world streamed, whole;
+    struct buf body;
+    answer_world_init_from_recording(&streamed, API_MESSAGES, "messages-stream.req");
+    answer_world_init_from_recording(&whole, API_MESSAGES, "messages-plain.req");
+    recording_read(&body, answer_recordings, "messages-plain.resp");
+
+    answer_world_feed_recording(&streamed, "messages-stream.resp");
+    cr_assert(answer_world_feed_body(&whole, buf_slice(&body)));
+
+    cr_assert(eq(u64, whole.answer.usage.prompt_tokens, 21));
+    cr_assert(eq(u64, whole.answer.usage.completion_tokens, 8));
+    answer_world_check_next(&streamed, API_MESSAGES, next);
+    answer_world_check_next(&whole, API_MESSAGES, next);
+    buf_release(&body);
+    answer_world_release(&streamed);
+    answer_world_release(&whole);
+}
+
+/* The model wrote {"cups":, tabs, 2, a tab and }; the client gives back what it read of that. */
+Test(answer_messages, a_recorded_call_is_the_next_turns_message)
 {
     struct answer_world world;
-    struct buf request, body, next;
-    answer_world_init_from_recording(&world, API_MESSAGES, "messages.req");
-    recording_read(&body, answer_recordings, "messages.resp");
-    recording_read(&request, answer_recordings, "messages.req");
-    buf_init(&next, 4096);
+    answer_world_init_from_recording(&world, API_MESSAGES, "messages-tools-any-stream.req");
 
-    cr_assert(answer_world_feed_body(&world, buf_slice(&body)));
+    answer_world_feed_recording(&world, "messages-tools-any-stream.resp");
 
-    cr_assert(eq(u64, world.answer.usage.prompt_tokens, 125));
-    cr_assert(eq(u64, world.answer.usage.cached_tokens, 96));
-    cr_assert(eq(u64, world.answer.usage.completion_tokens, 8));
-    cr_assert(
-        eq(int, buf_append(&next, slice_of(buf_slice(&request).ptr, buf_len(&request) - 2)), 0));
-    cr_assert(eq(int,
-                 buf_append(&next, SLICE(",{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
-                                         "\"text\":\"%backtsent sostchaliontgraithustvostp\"}]},"
-                                         "{\"role\":\"user\",\"content\":\"what?\"}]}\0")),
-                 0));
-    answer_world_check_next(&world, API_MESSAGES, buf_slice(&next).ptr);
-    buf_release(&next);
-    buf_release(&request);
-    buf_release(&body);
+    cr_assert(world.answer.has_done && world.answer.has_finished);
+    cr_assert(eq(u64, world.answer.usage.prompt_tokens, 156));
+    answer_world_check_next(
+        &world, API_MESSAGES,
+        "{\"model\":\"tiny\",\"tools\":[{\"name\":\"get_tea\",\"strict\":true,\"description\":"
+        "\"make tea\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"cups\":{\"type\":"
+        "\"integer\",\"enum\":[2]}},\"required\":[\"cups\"]}}],\"messages\":[{\"role\":\"user\","
+        "\"content\":\"hello, where is the samovar?\"},{\"role\":\"assistant\",\"content\":["
+        "{\"type\":\"tool_use\",\"id\":\"chatcmpl-tool-bec1f8bc701fd41f\",\"name\":\"get_tea\","
+        "\"input\":{\"cups\":2}}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
+        "\"tool_use_id\":\"chatcmpl-tool-bec1f8bc701fd41f\",\"content\":\"ready\"}]}]}");
     answer_world_release(&world);
 }
 

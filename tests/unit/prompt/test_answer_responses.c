@@ -36,6 +36,13 @@ static const char first_turn[] = "{\"model\":\"m\",\"input\":[" USER "]}";
 static const char next_turn[] =
     "{\"model\":\"m\",\"input\":[" USER "," THOUGHT "," SAID "," CALLED "," WROTE "," OUTPUTS "]}";
 
+static const char recorded_next_turn[] =
+    "{\"model\":\"tiny\",\"input\":[{\"role\":\"user\",\"content\":"
+    "\"hello, where is the samovar?\"},{\"id\":\"msg_1\",\"content\":[{\"annotations\":[],"
+    "\"text\":\"moud mourpungiongs vear fouckhoungplomsas\",\"type\":\"output_text\","
+    "\"logprobs\":null}],\"role\":\"assistant\",\"status\":\"completed\",\"type\":\"message\","
+    "\"phase\":null},{\"role\":\"user\",\"content\":\"what?\"}]}";
+
 static void init(struct answer_world *world)
 {
     answer_world_init(world, API_RESPONSES, slice_of_string(first_turn));
@@ -116,24 +123,18 @@ Test(answer_responses, a_recorded_stream_is_read_to_its_last_event)
 
     answer_world_feed_recording(&world, "responses-stream.resp");
 
-    cr_assert(eq(str, world.answer.response_id, (char *)"resp_ab624c349e52a163"));
+    cr_assert(eq(str, world.answer.response_id, (char *)"resp_832dd124ff52b8ac"));
     cr_assert(world.answer.has_done && world.answer.has_finished && world.answer.has_content);
     cr_assert(not(world.answer.has_error));
     cr_assert(world.answer.has_sequence_number);
-    cr_assert(eq(u64, world.answer.sequence_number, 9));
+    cr_assert(eq(u64, world.answer.sequence_number, 12));
     cr_assert(eq(u64, world.answer.usage.prompt_tokens, 21));
-    cr_assert(eq(u64, world.answer.usage.completion_tokens, 4));
+    cr_assert(eq(u64, world.answer.usage.completion_tokens, 8));
     cr_assert(world.answer.usage.has_cached);
-    cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 2));
+    cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 5));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_DONE], 1));
     cr_assert(eq(sz, world.kinds[ANSWER_EVENT_USAGE_ONLY], 0));
-    answer_world_check_next(&world, API_RESPONSES,
-                            "{\"model\":\"tiny\",\"input\":[{\"role\":\"user\",\"content\":"
-                            "\"hello, where is the samovar?\"},{\"id\":\"msg_afb0eaf0652b3347\","
-                            "\"content\":[{\"annotations\":[],\"text\":\"moud mourpungiongs\","
-                            "\"type\":\"output_text\",\"logprobs\":null}],\"role\":\"assistant\","
-                            "\"status\":\"completed\",\"type\":\"message\",\"phase\":null},"
-                            "{\"role\":\"user\",\"content\":\"what?\"}]}");
+    answer_world_check_next(&world, API_RESPONSES, recorded_next_turn);
     answer_world_release(&world);
 }
 
@@ -141,19 +142,52 @@ Test(answer_responses, a_recorded_body_is_read_and_is_the_next_turns_message)
 {
     struct answer_world world;
     struct buf body;
-    answer_world_init_from_recording(&world, API_RESPONSES, "responses.req");
-    recording_read(&body, answer_recordings, "responses.resp");
+    answer_world_init_from_recording(&world, API_RESPONSES, "responses-plain.req");
+    recording_read(&body, answer_recordings, "responses-plain.resp");
 
     cr_assert(answer_world_feed_body(&world, buf_slice(&body)));
 
-    cr_assert(eq(str, world.answer.response_id, (char *)"resp_a0f83ce94e73b6e4"));
+    cr_assert(eq(str, world.answer.response_id, (char *)"resp_bea9ef6a529f6980"));
     cr_assert(world.answer.has_finished && world.answer.has_content);
     cr_assert(eq(u64, world.answer.usage.completion_tokens, 8));
-    answer_world_check_next(&world, API_RESPONSES,
-                            "{\"model\":\"tiny\",\"input\":[{\"role\":\"user\",\"content\":"
-                            "\"hello, where is the samovar?\"},{\"role\":\"assistant\","
-                            "\"content\":\"moud mourpungiongs vear fouckhoungplomsas\"}]}");
+    answer_world_check_next(&world, API_RESPONSES, recorded_next_turn);
     buf_release(&body);
+    answer_world_release(&world);
+}
+
+Test(answer_responses, cached_tokens_of_a_recorded_stream_are_part_of_the_prompts)
+{
+    struct answer_world world;
+    answer_world_init_from_recording(&world, API_RESPONSES,
+                                     "responses-instructions-hit-stream.req");
+
+    answer_world_feed_recording(&world, "responses-instructions-hit-stream.resp");
+
+    cr_assert(eq(u64, world.answer.usage.prompt_tokens, 242));
+    cr_assert(eq(u64, world.answer.usage.cached_tokens, 224));
+    answer_world_release(&world);
+}
+
+Test(answer_responses, a_recorded_call_is_the_next_turns_message)
+{
+    struct answer_world world;
+    answer_world_init_from_recording(&world, API_RESPONSES, "responses-tools-required-stream.req");
+
+    answer_world_feed_recording(&world, "responses-tools-required-stream.resp");
+
+    cr_assert(world.answer.has_done && world.answer.has_finished);
+    cr_assert(eq(sz, world.kinds[ANSWER_EVENT_CONTENT], 9)); /* the call's head, 8 deltas */
+    answer_world_check_next(
+        &world, API_RESPONSES,
+        "{\"model\":\"tiny\",\"tools\":[{\"type\":\"function\",\"strict\":true,\"name\":"
+        "\"get_tea\",\"description\":\"make tea\",\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"cups\":{\"type\":\"integer\",\"enum\":[2]}},\"required\":[\"cups\"]}}],"
+        "\"input\":[{\"role\":\"user\",\"content\":\"hello, where is the samovar?\"},"
+        "{\"arguments\":\"{\\\"cups\\\":\\t\\t\\t   2\\t}\",\"call_id\":"
+        "\"chatcmpl-tool-a349a72e473833ca\",\"name\":\"get_tea\",\"type\":\"function_call\","
+        "\"id\":\"fc_9f5219b0c9b0e3d5\",\"status\":\"completed\"},{\"type\":"
+        "\"function_call_output\",\"call_id\":\"chatcmpl-tool-a349a72e473833ca\",\"output\":"
+        "\"ready\"}]}");
     answer_world_release(&world);
 }
 

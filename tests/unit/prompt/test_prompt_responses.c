@@ -52,6 +52,56 @@ Test(prompt_responses, a_recorded_request_has_the_names_of_the_chat_that_the_eng
     buf_release(&body);
 }
 
+/* The engine counted 156 tokens in both, whose tools hold the same members in another order. */
+Test(prompt_responses, a_recorded_prompt_with_tools_has_the_same_names_in_two_apis)
+{
+    struct prompt_world responses, messages;
+    struct buf responses_body, messages_body;
+    recording_read(&responses_body, recordings, "responses-tools-required.req");
+    recording_read(&messages_body, recordings, "messages-tools-any.req");
+
+    cr_assert(eq(int, prompt_world_try(&responses, API_RESPONSES, buf_slice(&responses_body)), 0));
+    cr_assert(eq(int, prompt_world_try(&messages, API_MESSAGES, buf_slice(&messages_body)), 0));
+
+    cr_assert(gt(sz, responses.prompt.block_count, 1));
+    cr_assert(eq(sz, prompt_shared_count(&responses.prompt, &messages.prompt),
+                 responses.prompt.block_count));
+    prompt_world_release(&responses);
+    prompt_world_release(&messages);
+    buf_release(&responses_body);
+    buf_release(&messages_body);
+}
+
+/* The engine counted 242 tokens in each of them, and found 224 in its cache. */
+Test(prompt_responses, one_recorded_prompt_has_the_same_names_in_three_apis)
+{
+    static const struct {
+        enum api api;
+        const char *name;
+    } rows[] = {
+        {API_CHAT, "chat-stream-usage.req"},
+        {API_RESPONSES, "responses-instructions-hit.req"},
+        {API_MESSAGES, "messages-system-hit.req"},
+    };
+    struct prompt_world worlds[array_count(rows)];
+
+    for (size_t i = 0; i < array_count(rows); i++) {
+        struct buf body;
+        recording_read(&body, recordings, rows[i].name);
+
+        cr_assert(eq(int, prompt_world_try(&worlds[i], rows[i].api, buf_slice(&body)), 0));
+
+        cr_assert(gt(sz, worlds[i].prompt.block_count, 2));
+        cr_assert(eq(sz, prompt_shared_count(&worlds[0].prompt, &worlds[i].prompt),
+                     worlds[0].prompt.block_count),
+                  "%s", rows[i].name);
+        cr_assert(eq(u64, worlds[i].prompt.bytes, worlds[0].prompt.bytes));
+        buf_release(&body);
+    }
+    for (size_t i = 0; i < array_count(rows); i++)
+        prompt_world_release(&worlds[i]);
+}
+
 Test(prompt_responses, a_conversation_has_the_names_it_has_in_chat)
 {
     check_same(API_CHAT,

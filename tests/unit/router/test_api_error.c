@@ -76,7 +76,11 @@ Test(api_error, anthropic_clients_get_their_own_form)
 {
     expect(api_error_write, &(struct api_error){404, "model_not_found", "model", "None."},
            API_FAMILY_ANTHROPIC,
-           "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\",\"message\":\"None.\"},"
+           "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\","
+           "\"message\":\"model: None.\"},\"request_id\":\"req-1\"}");
+    expect(api_error_write, &(struct api_error){504, "upstream_header_timeout", NULL, "Late."},
+           API_FAMILY_ANTHROPIC,
+           "{\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"Late.\"},"
            "\"request_id\":\"req-1\"}");
 }
 

@@ -144,8 +144,12 @@ Test(config, a_candidate_that_cannot_be_applied_is_discarded)
     write_file(&world, "worker-urls: http://a:1\ndrain-ms: 1s\n");
     cr_assert(eq(int, config_prepare(&world.config), 0));
 
-    config_discard(&world.config);
+    config_discard(&world.config, "worker-urls", "http://a:1 is there twice");
 
+    cr_assert(
+        eq(str, logged(&world),
+           "level=error event=config_error where=worker-urls what=\"http://a:1 is there twice\" "
+           "advice=\"\"\nlevel=error event=config_refused errors=1 effect=\"nothing changed\"\n"));
     cr_assert(eq(u64, config_options(&world.config)->drain_ms, 60000));
     cr_assert(eq(int, config_prepare(&world.config), 0), "and may be tried again");
     cr_assert(eq(sz, config_commit(&world.config), 1));

@@ -11,6 +11,7 @@
 
 #include "backends/worker_set.h"
 #include "tests/support/leak_check.h"
+#include "tests/support/worker_by_url.h"
 
 struct metrics_world {
     struct router_stats stats;
@@ -21,15 +22,12 @@ struct metrics_world {
 
 static void metrics_world_init(struct metrics_world *world)
 {
-    char why[192];
     struct worker *worker;
 
     router_stats_init(&world->stats);
     world->workers = worker_set_create();
-    cr_assert(eq(
-        int, worker_set_add(world->workers, SLICE("http://127.0.0.1:8001"), 0, &worker, why), 0));
-    cr_assert(eq(
-        int, worker_set_add(world->workers, SLICE("http://127.0.0.1:8002"), 0, &worker, why), 0));
+    cr_assert(eq(int, add_worker_by_url(world->workers, "http://127.0.0.1:8001", 0, &worker), 0));
+    cr_assert(eq(int, add_worker_by_url(world->workers, "http://127.0.0.1:8002", 0, &worker), 0));
     world->sources = (struct metrics_sources){.stats = &world->stats, .workers = world->workers};
     buf_init(&world->text, 1 << 20);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "tests/support/loop_fixture.h"
+#include "tests/support/worker_by_url.h"
 
 static void never(struct deadline *deadline)
 {
@@ -103,14 +104,12 @@ Test(relay, it_is_ready_while_a_worker_is_up_and_no_drain_has_begun)
 {
     struct relay *relay = relay_create(7);
     struct worker *worker;
-    char why[192];
     relay->workers = worker_set_create();
     cr_assert(not(relay_is_ready(relay)));
-    cr_assert(eq(
-        int, worker_set_add(relay->workers, SLICE("http://127.0.0.1:8001"), 0, &worker, why), 0));
+    cr_assert(eq(int, add_worker_by_url(relay->workers, "http://127.0.0.1:8001", 0, &worker), 0));
     cr_assert(not(relay_is_ready(relay)));
 
-    cr_assert(eq(int, worker_set_state(worker, WORKER_UP, WORKER_REASON_PROBE, 1), 0));
+    cr_assert(worker_handle(worker, WORKER_EVENT_ALIVE, WORKER_REASON_PROBE, 1));
     cr_assert(relay_is_ready(relay));
 
     relay->is_draining = true;

@@ -73,10 +73,12 @@ Test(excerpt, carets_stand_under_their_characters_in_columns_of_a_terminal)
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct excerpt excerpt =
-            excerpt_at(slice_of_string(rows[i].text), rows[i].line, rows[i].start);
+        struct excerpt_cursor cursor;
+        excerpt_cursor_init(&cursor, slice_of_string(rows[i].text));
 
-        excerpt_extend(&excerpt, rows[i].line, rows[i].end);
+        struct excerpt excerpt =
+            excerpt_find_span(&cursor, (size_t[]){rows[i].line, rows[i].start},
+                              (size_t[]){rows[i].end == 99 ? 1 : rows[i].line, rows[i].end});
 
         cr_assert(eq(str, shown(&excerpt), (char *)rows[i].shown), "row %zu", i);
     }
@@ -88,8 +90,10 @@ Test(excerpt, a_long_line_is_cut_around_the_carets)
     memset(line, 'x', sizeof line);
 
     for (size_t start = 0; start <= sizeof line; start += 50) {
-        struct excerpt excerpt = excerpt_at(slice_of(line, sizeof line), 0, start);
-        excerpt_extend(&excerpt, 0, start + 5);
+        struct excerpt_cursor cursor;
+        excerpt_cursor_init(&cursor, slice_of(line, sizeof line));
+        struct excerpt excerpt =
+            excerpt_find_span(&cursor, (size_t[]){0, start}, (size_t[]){0, start + 5});
 
         const char *text = shown(&excerpt);
 
@@ -107,13 +111,33 @@ Test(excerpt, carets_end_where_the_window_does)
 {
     char line[1000];
     memset(line, 'x', sizeof line);
-    struct excerpt excerpt = excerpt_at(slice_of(line, sizeof line), 0, 0);
-    excerpt_extend(&excerpt, 0, sizeof line);
+    struct excerpt_cursor cursor;
+    excerpt_cursor_init(&cursor, slice_of(line, sizeof line));
+    struct excerpt excerpt =
+        excerpt_find_span(&cursor, (size_t[]){0, 0}, (size_t[]){0, sizeof line});
 
     const char *text = shown(&excerpt);
 
     const char *second = strchr(text, '\n') + 1;
     cr_assert(eq(sz, strspn(second + 8, "^"), EXCERPT_COLUMNS_MAX));
+}
+
+Test(excerpt, a_cursor_finds_the_same_in_any_order)
+{
+    static const char text[] = "ab\n\u65e5x\n\ncd";
+    static const struct {
+        size_t line, column, number, start;
+    } rows[] = {{0, 1, 1, 1}, {1, 1, 2, 3}, {1, 2, 2, 4}, {1, 0, 2, 0}, {3, 1, 4, 1},
+                {2, 0, 3, 0}, {0, 0, 1, 0}, {9, 9, 4, 2}, {3, 0, 4, 0}};
+    struct excerpt_cursor cursor;
+    excerpt_cursor_init(&cursor, slice_of_string(text));
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct excerpt excerpt = excerpt_find(&cursor, rows[i].line, rows[i].column);
+
+        cr_assert(eq(sz, excerpt.number, rows[i].number), "row %zu", i);
+        cr_assert(eq(sz, excerpt.start, rows[i].start), "row %zu", i);
+    }
 }
 
 Test(excerpt, a_byte_is_found_by_its_offset)
