@@ -193,6 +193,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .worker_cache_tokens = options->worker_cache_tokens,
         .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
+        .client_half_close = options->client_half_close,
         .cors_origins = options->cors_origins,
         .panic_percent = (uint32_t)options->panic_percent,
         .session_headers = options->session_headers,
@@ -292,6 +293,7 @@ static void start_handles(struct app *app)
     start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
     start_signal(app, &app->signals[2], on_hangup, SIGHUP);
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
+    signal(SIGUSR1, SIG_IGN); /* "reopen your log", which is standard error here: nothing to do */
 
     uv_prepare_init(&app->io.loop, &app->turn_end);
     app->turn_end.data = app;

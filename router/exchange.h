@@ -122,6 +122,7 @@ struct exchange {
     /* All attempts. */
     uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
     uint32_t tried_count;
+    bool has_paused; /* a worker, which asked for it */
     struct retry_history history;
     enum attempt_failure last_failure;
     uint32_t retry_after_s; /* of a 503 of ours */
@@ -226,6 +227,9 @@ void exchange_note_deleted(struct exchange *exchange);
 
 /* Starts an attempt on worker. -EBUSY and the like: none could be started there. */
 MUST_CHECK int exchange_attempt(struct exchange *exchange, struct worker *worker);
+
+/* Refuses it because exchange_attempt() failed with status, on every worker that may serve it. */
+void exchange_refuse_connection(struct exchange *exchange, int status);
 
 /* Whether a worker is left that may serve it and was not tried. */
 bool exchange_has_other_worker(const struct exchange *exchange);

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from peers.http1 import Truncated, read_answer, request_bytes
-from peers.openai_api import CHAT
+from peers.openai_api import CHAT, MODEL
 from peers.process import wait_until
 from peers.wire import Wire
 
@@ -130,6 +130,56 @@ def test_a_status_comes_with_an_error_body(sim, status):
     assert error["code"] == status
     assert answer.get("retry-after") == ("1" if status in (429, 503) else None)
     assert read_answer(ask(sim, whole(), wire=wire)).status == 200  # the connection is fine
+
+
+TEXT = {"model": MODEL, "input": "hello"}
+PAIRS = {"model": MODEL, "query": "a", "documents": ["b"]}
+SCORES = {"model": MODEL, "text_1": "a", "text_2": "b"}
+TALK = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+BODIES = [
+    (CHAT.path, TALK), (CHAT.path, {**TALK, "stream": True}),
+    ("/v1/completions", {"model": MODEL, "prompt": "hello"}),
+    ("/v1/completions", {"model": MODEL, "prompt": "hello", "stream": True}),
+    ("/v1/responses", TEXT), ("/v1/responses", {**TEXT, "stream": True}),
+    ("/v1/messages", TALK), ("/v1/messages", {**TALK, "stream": True}),
+    ("/v1/messages/count_tokens", TALK), ("/v1/embeddings", TEXT), ("/rerank", PAIRS),
+    ("/v1/rerank", PAIRS), ("/v2/rerank", PAIRS), ("/score", SCORES), ("/v1/score", SCORES),
+    ("/tokenize", {"prompt": "hello"}), ("/detokenize", {"tokens": [1, 2]}),
+]
+
+
+@pytest.mark.parametrize("path, body", BODIES, ids=lambda part: part if isinstance(part, str)
+                         else "stream" if "stream" in part else "whole")
+def test_every_endpoint_can_fail_in_every_way(sim, path, body):
+    def fails(fault):
+        return ask(sim, json.dumps(body).encode(), fault, path=path)
+
+    assert fails("die_at_byte=0").read_to_end() == b""
+    assert fails("reset").wait_end().kind == "rst"
+    cut = fails("die_at_event=1,how=rst")
+    with pytest.raises(Truncated):
+        read_answer(cut).read_all()
+    assert cut.end.kind == "rst"
+    for status in (429, 500):
+        answer = read_answer(fails(f"status={status}"))
+        assert (answer.status, set(answer.json()) >= {"error"}) == (status, True)
+    hanging = fails("hang")
+    assert read_answer(fails("")).read_all()
+    assert not hanging.wait_readable(0.02)
+
+
+def test_a_stored_response_can_fail_too_and_is_else_as_it_was(sim):
+    def get_stored(fault):
+        wire = Wire.connect(sim.address)
+        wire.send(request_bytes("GET", f"/v1/responses/{stored['id']}", None,
+                                {"x-sim-fault": fault} if fault else {}))
+        return wire
+
+    stored = read_answer(ask(sim, json.dumps(TEXT).encode(), path="/v1/responses")).json()
+
+    assert get_stored("die_at_byte=0").read_to_end() == b""
+    assert read_answer(get_stored("status=500"), "GET").status == 500
+    assert read_answer(get_stored(""), "GET").json() == stored
 
 
 def test_slow_spaces_the_events(sim):

@@ -21,3 +21,19 @@ const struct answer_family *answer_family_of(enum engine_api api)
     assert(families[api] != NULL);
     return families[api];
 }
+
+const char *answer_id_prefix(enum engine_api api)
+{
+    switch (api) {
+    case ENGINE_CHAT:
+    case ENGINE_MESSAGES:
+        return "chatcmpl-";
+    case ENGINE_EMBEDDINGS:
+        return "embd-";
+    case ENGINE_RERANK:
+    case ENGINE_SCORE:
+        return "score-";
+    default:
+        return "cmpl-";
+    }
+}

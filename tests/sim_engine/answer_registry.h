@@ -9,4 +9,7 @@
 /* api: one that generates, or embeds. */
 const struct answer_family *answer_family_of(enum engine_api api);
 
+/* What the ids of its answers begin with. */
+const char *answer_id_prefix(enum engine_api api);
+
 #endif

@@ -14,6 +14,7 @@
 #include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
 #include "tests/sim_engine/answer_form.h"
+#include "tests/sim_engine/answer_registry.h"
 #include "tests/sim_engine/connection.h"
 #include "tests/sim_engine/engine.h"
 #include "tests/sim_engine/engine_answer.h"
@@ -267,23 +268,6 @@ static void on_end(void *ctx, struct slice body)
 
 static const struct generation_callbacks generation_callbacks = {on_event, on_end};
 
-/* What an id begins with. */
-static const char *id_prefix(enum engine_api api)
-{
-    switch (api) {
-    case ENGINE_CHAT:
-    case ENGINE_MESSAGES:
-        return "chatcmpl-";
-    case ENGINE_EMBEDDINGS:
-        return "embd-";
-    case ENGINE_RERANK:
-    case ENGINE_SCORE:
-        return "score-";
-    default:
-        return "cmpl-";
-    }
-}
-
 /* "chatcmpl-<x-request-id, or the body's request_id, or random>"; a response is called by its
  * request_id alone, or at random: it must be another one each time. */
 static size_t make_id(struct exchange *exchange, const struct engine_request *request, char *id,
@@ -291,7 +275,7 @@ static size_t make_id(struct exchange *exchange, const struct engine_request *re
 {
     bool is_response = request->api == ENGINE_RESPONSES;
     int given_len = (int)(request->id.len < 256 ? request->id.len : 256);
-    const char *prefix = is_response ? "" : id_prefix(request->api);
+    const char *prefix = is_response ? "" : answer_id_prefix(request->api);
     int len;
 
     if (exchange->request_id[0] != '\0' && !is_response)

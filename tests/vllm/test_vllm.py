@@ -8,6 +8,7 @@ the same at temperature 0, so a relayed answer can be compared with the engine's
 import concurrent.futures
 import time
 
+import anthropic
 import httpx2
 import openai
 import pytest
@@ -17,7 +18,7 @@ from prompts import user, words
 
 CANCEL_S = 1.0
 # An error event in the stream is the client's own class; a cut connection is its transport's.
-BROKEN_STREAM = (openai.APIError, httpx2.TransportError)
+BROKEN_STREAM = (openai.APIError, anthropic.APIError, httpx2.TransportError)
 LONG_ANSWER_TOKENS = 6000  # over ten seconds of decoding here
 IN_FLIGHT = 50
 WHOLE_TOKENS = 500
@@ -266,6 +267,23 @@ def test_fifty_streams_left_at_all_stages_leave_nothing_running(client, fleet):
 
 # --- engines that die: each test finds a whole fleet, and leaves it with dead ---
 
+def begin_on(victim, begin):
+    """A stream on that engine, its first event heard. Those that come to the other one go on until
+    then, so that it is no better to be chosen."""
+    others = []
+    try:
+        for i in range(20):
+            stream = begin(words(20, f"begin{i}"))
+            if stream.response.headers["x-samovar-worker"].rstrip("/") == victim.url:
+                next(stream)
+                return stream
+            others.append(stream)
+    finally:
+        for other in others:
+            other.close()
+    raise AssertionError("no stream of twenty came to the victim")
+
+
 @pytest.mark.smoke
 def test_kill_9_of_an_engine_loses_nothing_that_had_not_begun_to_stream(client, fleet):
     with concurrent.futures.ThreadPoolExecutor(IN_FLIGHT) as pool:
@@ -274,15 +292,26 @@ def test_kill_9_of_an_engine_loses_nothing_that_had_not_begun_to_stream(client, 
         stream = chat(client, "Talk on", max_tokens=LONG_ANSWER_TOKENS, stream=True)
         next(stream)
         victim = fleet.by_url(stream.response.headers["x-samovar-worker"])
+        # Of every family one: each client must say that its stream broke.
+        claude = anthropic.Anthropic(base_url=fleet.router.url, api_key="unused", max_retries=0)
+        begun = [
+            stream,
+            begin_on(victim, lambda text: client.responses.create(
+                model=MODEL, input=text, max_output_tokens=LONG_ANSWER_TOKENS, stream=True)),
+            begin_on(victim, lambda text: claude.messages.create(
+                model=MODEL, messages=user(text), max_tokens=LONG_ANSWER_TOKENS, stream=True)),
+        ]
         asked = [pool.submit(chat, client, words(60, f"whole{i}"), max_tokens=WHOLE_TOKENS)
                  for i in range(IN_FLIGHT)]
         wait_until(lambda: victim.running() > IN_FLIGHT / 5, "the victim has its share", 20)
 
         victim.kill()
 
-        with pytest.raises(BROKEN_STREAM):
-            for _ in stream:
-                pass
+        for stream in begun:
+            with pytest.raises(BROKEN_STREAM):
+                for _ in stream:
+                    pass
+        claude.close()
         answers = [future.result() for future in asked]
     assert [answer.usage.completion_tokens for answer in answers] == [WHOLE_TOKENS] * IN_FLIGHT
     assert sum(line.get("attempts") == 2 for line in fleet.router.request_lines()) > IN_FLIGHT / 10
