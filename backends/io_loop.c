@@ -14,6 +14,10 @@
  * virtual one) the tick would find everybody silent whose bytes only lie unread in the sockets. So
  * a tick that comes late judges nobody: the loop reads first, and the next tick judges, late or
  * not.
+ *
+ * libuv reads a socket up to 32 times in a row while it fills the buffer: 2 MiB of a large body, or
+ * 3 ms for everybody else. Lent no buffer, it gives up (UV_ENOBUFS) and comes back in the next
+ * turn.
  */
 
 static void fire_expired(struct io_deadlines *deadlines, uint64_t now_ms)
@@ -47,6 +51,7 @@ int io_loop_init(struct io_loop *io)
     if (status < 0)
         return status;
     io->deadlines_count = 0;
+    io->reader = NULL;
     io->tick_ms = io_loop_now_ms(io);
     io->is_tick_put_off = false;
     memset(io->read_bytes + IO_READ_BYTES, 0, BUF_PADDING);
@@ -84,6 +89,15 @@ void io_lend_read_buffer(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer
     struct io_loop *io = io_loop_of(handle->loop);
 
     (void)suggested;
+    if (io->reader != handle) {
+        io->reader = handle;
+        io->read_count = 0;
+    }
+    if (io->read_count++ == IO_READ_COUNT_MAX) {
+        io->reader = NULL; /* it has given way once */
+        *buffer = uv_buf_init(NULL, 0);
+        return;
+    }
     *buffer = uv_buf_init(io->read_bytes, IO_READ_BYTES);
 }
 

@@ -20,6 +20,7 @@ enum {
     IO_TICK_MS = 20, /* deadlines fire up to this early or late; after a pause, one more */
     IO_DEADLINE_LIST_COUNT_MAX = 32,
     IO_WRITE_SLICE_COUNT_MAX = 64, /* pieces of one gathered write */
+    IO_READ_COUNT_MAX = 4,         /* of one connection in one turn of the loop */
 };
 
 /* The wait is over; the deadline is disarmed already. */
@@ -37,6 +38,8 @@ struct io_loop {
     bool is_tick_put_off; /* the last one came too late to judge anybody */
     struct io_deadlines *deadlines[IO_DEADLINE_LIST_COUNT_MAX];
     uint32_t deadlines_count;
+    const uv_handle_t *reader; /* that was lent the buffer last in this turn */
+    uint32_t read_count;       /* how often in a row */
     char read_bytes[IO_READ_BYTES + BUF_PADDING];
 };
 
@@ -66,8 +69,21 @@ void io_deadlines_init(struct io_deadlines *deadlines, struct io_loop *io, uint6
                        io_expired_fn *on_expired);
 
 /* A uv_alloc_cb that lends the shared read buffer: what is read must be used up in the read
- * callback. BUF_PADDING bytes behind it are readable. */
+ * callback. BUF_PADDING bytes behind it are readable. Who sends much is put off to the next turn:
+ * see io_read_is_nothing(). */
 void io_lend_read_buffer(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer);
+
+/* Whether a uv_read_cb was called for nothing: neither bytes nor an end. */
+static inline bool io_read_is_nothing(ssize_t count)
+{
+    return count == 0 || count == UV_ENOBUFS;
+}
+
+/* Call it once in each turn: until then a connection that has read its share gets no more. */
+static inline void io_loop_end_turn(struct io_loop *io)
+{
+    io->reader = NULL;
+}
 
 static inline uv_buf_t io_buf(struct slice slice)
 {

@@ -23,7 +23,7 @@
  * A thread yields to the loop where cores are short: a large prompt may come a little later, a
  * token of somebody else's stream may not.
  */
-enum { THREAD_NICENESS = 5 };
+enum { THREAD_NICENESS = 5 }; /* more than the loop's */
 
 struct thread {
     struct thread_pool *pool;
@@ -90,7 +90,7 @@ static void run_thread(void *arg)
     struct thread_job *job;
 
     /* Of this thread alone, as Linux has it. Refused: then it is as urgent as the loop. */
-    (void)setpriority(PRIO_PROCESS, 0, THREAD_NICENESS);
+    (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + THREAD_NICENESS);
     while ((job = take_work(thread->pool)) != NULL) {
         job->run(job, thread->context);
         give_back(thread->pool, job);

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,6 +41,8 @@ enum {
     ANSWER_HEAD_BYTES_MAX = 64 * 1024,
     LAG_PERIOD_MS = 100,
     DRAIN_CHECK_MS = 20,
+    MAPPED_BYTES_MIN = 1 << 20,
+    HEAP_SPARE_BYTES_MAX = 8 << 20,
 };
 
 /* ---- stopping ---- */
@@ -131,6 +134,7 @@ static void on_prepare(uv_prepare_t *prepare)
 {
     struct app *app = prepare->data;
 
+    io_loop_end_turn(&app->io);
     outbox_hub_flush(&app->relay.outboxes);
     log_flush();
 }
@@ -189,6 +193,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .worker_cache_tokens = options->worker_cache_tokens,
         .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
+        .client_half_close = options->client_half_close,
         .cors_origins = options->cors_origins,
         .panic_percent = (uint32_t)options->panic_percent,
         .session_headers = options->session_headers,
@@ -288,6 +293,7 @@ static void start_handles(struct app *app)
     start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
     start_signal(app, &app->signals[2], on_hangup, SIGHUP);
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
+    signal(SIGUSR1, SIG_IGN); /* "reopen your log", which is standard error here: nothing to do */
 
     uv_prepare_init(&app->io.loop, &app->turn_end);
     app->turn_end.data = app;
@@ -358,6 +364,17 @@ static int start_parse_threads(struct app *app, const struct router_options *opt
         return EXIT_CODE_FAILED;
     }
     return EXIT_CODE_OK;
+}
+
+/*
+ * Large bodies get mappings of their own, which grow without being copied and go back when freed.
+ * glibc would raise that threshold with the first of them, up to 32 MiB, and keep more for later
+ * ones. The heap below may keep some, so that bodies of a few hundred KiB do not fault it in anew.
+ */
+static void set_up_memory(void)
+{
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN);
+    mallopt(M_TRIM_THRESHOLD, HEAP_SPARE_BYTES_MAX);
 }
 
 /* Each stream takes two descriptors: take what the system allows. */
@@ -432,6 +449,7 @@ int app_init(struct app *app, struct config *config)
     log_init(STDERR_FILENO, (enum log_level)options->log_level,
              (enum log_format)options->log_format);
     raise_descriptor_limit();
+    set_up_memory();
     code = io_loop_init(&app->io);
     if (code < 0) {
         fprintf(stderr, "samovar-router: no event loop: %s\n", strerror(-code));

@@ -21,8 +21,10 @@
  *   accept --> IDLE --> READING --> ANSWERING --> FLUSHING --> LINGERING --> CLOSING
  *
  * The socket is read in every state, so that a client that leaves is seen at once; a FIN while its
- * request is complete counts as leaving. Bytes of later requests wait in ahead, up to a limit
- * where reading stops; from there on the kernel is asked now and then whether the client left.
+ * request is complete counts as leaving, since clients that give up say no more than that. Where
+ * client-half-close is set, only a reset does, or a write that fails. Bytes of later requests wait
+ * in ahead, up to a limit where reading stops; from there on the kernel is asked now and then
+ * whether the client left.
  *
  * An answer ends before or after its request does; one that ends before (a refusal) makes the
  * connection the last of its kind, since where the next request begins is not known.
@@ -503,7 +505,7 @@ static void keep_ahead(struct client_conn *conn, struct slice bytes)
 void client_conn_check_hangup(struct deadline *hangup)
 {
     struct client_conn *conn = container_of(hangup, struct client_conn, hangup);
-    struct pollfd look = {.events = POLLRDHUP};
+    struct pollfd look = {.events = conn->has_eof ? 0 : POLLRDHUP}; /* a reset is always told */
 
     if (conn->is_reading || uv_fileno((uv_handle_t *)&conn->tcp, &look.fd) < 0)
         return;
@@ -552,6 +554,14 @@ static void read_end(struct client_conn *conn, ssize_t status)
     conn->has_eof = true;
     if (conn->state == CLIENT_FLUSHING && status == UV_EOF)
         return; /* it waits for the rest of its answer */
+    if (conn->state == CLIENT_ANSWERING && status == UV_EOF &&
+        conn->relay->config.client_half_close) {
+        conn->may_live_on = false;
+        uv_read_stop((uv_stream_t *)&conn->tcp);
+        conn->is_reading = false;
+        relay_wait(conn->relay, RELAY_WAIT_CLIENT_HANGUP, &conn->hangup);
+        return;
+    }
     lose_client(conn, END_CLIENT_ABORT);
 }
 
@@ -560,7 +570,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
     struct client_conn *conn = stream->data;
     struct slice bytes;
 
-    if (count == 0 || conn->state == CLIENT_CLOSING)
+    if (io_read_is_nothing(count) || conn->state == CLIENT_CLOSING)
         return;
     if (count < 0) {
         read_end(conn, count);

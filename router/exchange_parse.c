@@ -8,8 +8,8 @@
 
 #include "backends/runtime/clock.h"
 #include "backends/thread_pool.h"
-#include "hashing/digest.h"
 #include "router/client_conn.h"
+#include "router/policy/affinity.h"
 #include "router/prompt/body_parse.h"
 #include "router/relay.h"
 
@@ -157,8 +157,8 @@ static void keep_request(struct exchange *exchange, const struct api_request *re
     exchange->wants_usage = request->wants_usage;
     exchange->answer_tokens_max = request->answer_tokens_max;
     if (request->session_key.len > 0)
-        exchange->body_session = digest_64(exchange->relay->secret, DIGEST_AFFINITY,
-                                           request->session_key.ptr, request->session_key.len);
+        exchange->body_session =
+            affinity_session(request->session_key.ptr, request->session_key.len);
     exchange->splice = slice_of(NULL, 0);
     if (exchange->relay->config.usage_ask)
         exchange->splice = api_request_usage_splice(request);
@@ -277,6 +277,8 @@ static void run_parse(struct thread_job *thread_job, void *scanner)
     struct parse_job *job = container_of(thread_job, struct parse_job, job);
 
     body_parse_run(&job->parse, scanner);
+    if (job->parse.request_status < 0) /* giving back a large mapping takes the loop's time too */
+        buf_release(&job->body);
 }
 
 static void on_parsed(struct thread_job *thread_job)

@@ -217,6 +217,15 @@ static void count_first_byte(struct exchange *exchange)
     exchange->queued_tokens = 0;
 }
 
+/* The worker asks for a pause. One request gives a pause to one worker: a request that each of them
+ * refuses, for what is in it or whom it is from, must not close the fleet to all others. */
+static void note_refusal(struct exchange *exchange, const struct http_head *head, uint64_t now_ms)
+{
+    if (!exchange->has_paused)
+        worker_mark_busy(exchange->worker, retry_after_ms(head), now_ms);
+    exchange->has_paused = true;
+}
+
 static int on_head(void *ctx, const struct http_head *head)
 {
     struct exchange *exchange = ctx;
@@ -228,7 +237,7 @@ static int on_head(void *ctx, const struct http_head *head)
     if (head->status < 500)
         exchange->worker->progress_ms = now_ms;
     if (head->status == 503 || head->status == 429)
-        worker_mark_busy(exchange->worker, retry_after_ms(head), now_ms);
+        note_refusal(exchange, head, now_ms);
     exchange->answer_kind = kind_of(exchange, head);
     if (exchange->answer_kind != ANSWER_RELAYED)
         return 0;

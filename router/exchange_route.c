@@ -8,7 +8,6 @@
 #include "backends/http/http_writer.h"
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
-#include "hashing/digest.h"
 #include "router/client_conn.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
@@ -150,7 +149,7 @@ static uint64_t session_of(const struct exchange *exchange)
             http_head_find(exchange->client->head, slice_of_string(names->items[i]));
 
         if (header != NULL && header->value.len > 0)
-            return digest_64(relay->secret, DIGEST_AFFINITY, header->value.ptr, header->value.len);
+            return affinity_session(header->value.ptr, header->value.len);
     }
     return exchange->body_session;
 }
@@ -259,33 +258,49 @@ int exchange_attempt(struct exchange *exchange, struct worker *worker)
     return 0;
 }
 
-/* None of count eligible workers could be asked; or none was eligible, some perhaps only until
- * free_ms_min. */
-static void refuse_route(struct exchange *exchange, size_t count, const struct search *search)
+void exchange_refuse_connection(struct exchange *exchange, int status)
 {
-    struct relay *relay = exchange->relay;
-    bool is_paused = count == 0 && search->free_ms_min > 0;
+    static const struct api_error busy = {503, "overloaded", NULL,
+                                          "All connections to the workers that may serve this are "
+                                          "in use (option --worker-conn-count-max). Try again "
+                                          "later."};
+    static const struct api_error descriptors = {
+        503, "overloaded", NULL,
+        "The router may open no more connections: it is at "
+        "its limit of open files (ulimit -n, or LimitNOFILE "
+        "of its unit). Try again later."};
+    static const struct api_error memory = {503, "overloaded", NULL,
+                                            "The router has no memory for another connection. Try "
+                                            "again later."};
+    static const struct api_error other = {
+        503, "overloaded", NULL,
+        "The router's system gives it no further connection to a "
+        "worker. Try again later."};
+    bool is_descriptors = status == -EMFILE || status == -ENFILE;
 
-    relay->stats.rejected_total[count > 0 || is_paused ? REJECT_OVERLOADED : REJECT_NO_WORKER]++;
-    if (is_paused) {
+    if (is_descriptors)
+        relay_warn_descriptors(exchange->relay, "worker");
+    exchange_refuse(exchange, REJECT_OVERLOADED,
+                    status == -EBUSY    ? &busy
+                    : is_descriptors    ? &descriptors
+                    : status == -ENOMEM ? &memory
+                                        : &other);
+}
+
+/* No worker is eligible; some perhaps only until free_ms_min. */
+static void refuse_route(struct exchange *exchange, const struct search *search)
+{
+    if (search->free_ms_min > 0) {
         exchange->retry_after_s = (uint32_t)((search->free_ms_min - search->now_ms + 999) / 1000);
-        exchange_fail(exchange,
-                      &(struct api_error){503, "overloaded", NULL,
-                                          "All workers for this model asked for a pause. Try "
-                                          "again later."},
-                      END_OVERLOADED);
-    } else if (count > 0) {
-        exchange_fail(exchange,
-                      &(struct api_error){503, "overloaded", NULL,
-                                          "All connections to the workers are in use (option "
-                                          "--worker-conn-count-max). Try again later."},
-                      END_OVERLOADED);
+        exchange_refuse(exchange, REJECT_OVERLOADED,
+                        &(struct api_error){503, "overloaded", NULL,
+                                            "All workers for this model asked for a pause. Try "
+                                            "again later."});
     } else {
-        exchange_fail(exchange,
-                      &(struct api_error){503, "no_worker_available", NULL,
-                                          "No worker that serves this model is up. Try again "
-                                          "later."},
-                      END_REFUSED);
+        exchange_refuse(exchange, REJECT_NO_WORKER,
+                        &(struct api_error){503, "no_worker_available", NULL,
+                                            "No worker that serves this model is up. Try again "
+                                            "later."});
     }
 }
 
@@ -309,6 +324,7 @@ void exchange_route(struct exchange *exchange)
     };
     struct search search;
     size_t count;
+    int status = 0;
 
     assert(exchange->state == EXCHANGE_ROUTE);
 
@@ -324,12 +340,16 @@ void exchange_route(struct exchange *exchange)
         const struct worker_view *view = &relay->views[relay->order[i]];
 
         note_choice(exchange, view, &relay->terms[relay->order[i]]);
-        if (exchange_attempt(exchange, worker_set_at(relay->workers, view->worker)) == 0)
+        status = exchange_attempt(exchange, worker_set_at(relay->workers, view->worker));
+        if (status == 0)
             return; /* the exchange may be gone */
         if (i == 0)
             take_back_choice(exchange, view->worker);
     }
-    refuse_route(exchange, count, &search);
+    if (count > 0)
+        exchange_refuse_connection(exchange, status);
+    else
+        refuse_route(exchange, &search);
 }
 
 /* ---- the request as the worker gets it ---- */

@@ -125,12 +125,11 @@ static bool serves_model(const struct exchange *exchange, const struct worker *w
 static void refuse(struct exchange *exchange, enum reject_reason reject, int status,
                    const char *message)
 {
-    exchange_refuse(exchange, reject,
-                    &(struct api_error){status,
-                                        reject == REJECT_NO_WORKER    ? "no_worker_available"
-                                        : reject == REJECT_OVERLOADED ? "overloaded"
-                                                                      : "model_mismatch",
-                                        reject == REJECT_BAD_REQUEST ? "model" : NULL, message});
+    exchange_refuse(
+        exchange, reject,
+        &(struct api_error){status,
+                            reject == REJECT_NO_WORKER ? "no_worker_available" : "model_mismatch",
+                            reject == REJECT_BAD_REQUEST ? "model" : NULL, message});
 }
 
 void exchange_route_pinned(struct exchange *exchange)
@@ -138,6 +137,7 @@ void exchange_route_pinned(struct exchange *exchange)
     struct worker *worker = worker_set_at(exchange->relay->workers, exchange->pinned_worker);
     struct request_record *record = &exchange->client->record;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
+    int status;
 
     assert(exchange->state == EXCHANGE_ROUTE);
     assert(exchange->is_pinned);
@@ -162,8 +162,7 @@ void exchange_route_pinned(struct exchange *exchange)
     }
     record->rung = ROUTE_RUNG_AFFINITY;
     record->policy = "pinned";
-    if (exchange_attempt(exchange, worker) < 0)
-        refuse(exchange, REJECT_OVERLOADED, 503,
-               "All connections to the worker that stores this response are in use (option "
-               "--worker-conn-count-max). Try again later.");
+    status = exchange_attempt(exchange, worker);
+    if (status < 0)
+        exchange_refuse_connection(exchange, status);
 }

@@ -214,16 +214,17 @@ static struct worker_place place_of(const struct source *source,
 {
     const struct worker_url *url = &source->url;
     struct worker_place place = {.address = *address, .rank = rank, .rank_count = url->rank_count};
-    char rank_text[16] = "";
+    size_t len;
 
-    if (url->rank_count > 0)
-        snprintf(rank_text, sizeof rank_text, "#%u", rank);
     if (url->is_dns)
         worker_url_authority(address, place.authority);
     else
         memcpy(place.authority, url->authority, sizeof place.authority);
-    /* The name's part is shorter than its field by what may follow it: worker_url sees to that. */
-    snprintf(place.name, sizeof place.name, "http://%.240s%s", place.authority, rank_text);
+    /* An authority is at most 238 bytes (worker_url): its rank has room behind it. */
+    snprintf(place.name, sizeof place.name, "http://%.240s", place.authority);
+    len = strlen(place.name);
+    if (url->rank_count > 0)
+        snprintf(place.name + len, sizeof place.name - len, "#%u", rank);
     return place;
 }
 

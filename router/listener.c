@@ -46,6 +46,7 @@ static void on_connection(uv_stream_t *stream, int status)
     struct client_conn *conn;
 
     if (status < 0) { /* out of descriptors: libuv has closed the connection */
+        relay_warn_descriptors(relay, "client");
         relay->stats.client_connections_refused_total++;
         return;
     }

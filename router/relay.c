@@ -4,8 +4,11 @@
 
 #include <assert.h>
 
+#include "backends/runtime/log.h"
 #include "backends/runtime/random.h"
 #include "router/policy/policy_defaults.h"
+
+enum { DESCRIPTORS_WARNED_MS = 10000 };
 
 static const char *const wait_names[] = {
     [RELAY_WAIT_CLIENT_HEADER] = "client-header-ms",
@@ -64,6 +67,18 @@ const char *relay_wait_name(enum relay_wait wait)
     assert(wait < RELAY_WAIT_COUNT);
 
     return wait_names[wait];
+}
+
+void relay_warn_descriptors(struct relay *relay, const char *where)
+{
+    uint64_t now_ms = io_loop_now_ms(relay->io);
+
+    if (relay->descriptors_warned_ms > 0 &&
+        now_ms - relay->descriptors_warned_ms < DESCRIPTORS_WARNED_MS)
+        return;
+    relay->descriptors_warned_ms = now_ms;
+    LOG(LOG_WARN, "no_descriptors", log_text("for", where),
+        log_text("help", "raise the limit of open files: ulimit -n, or LimitNOFILE of the unit"));
 }
 
 void relay_random_id(struct relay *relay, char *id, size_t count)

@@ -69,6 +69,7 @@ struct relay_config {
     uint32_t panic_percent;             /* see worker_set.h */
     struct option_list session_headers; /* names; the first that a request has is its session */
     struct option_list cors_origins;    /* that may read answers in a browser; borrowed */
+    bool client_half_close;             /* a FIN behind a request is not leaving */
 };
 
 struct relay {
@@ -88,10 +89,11 @@ struct relay {
     struct retry_budget retry_budget;
     struct poison_table poison;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
-    uint64_t id_state;      /* of the generator of request ids */
-    struct list clients;    /* open client connections */
-    bool is_draining;       /* no new request; running ones finish */
-    double tokens_per_byte; /* learned from usage; of all models together */
+    uint64_t id_state;              /* of the generator of request ids */
+    struct list clients;            /* open client connections */
+    uint64_t descriptors_warned_ms; /* 0: never */
+    bool is_draining;               /* no new request; running ones finish */
+    double tokens_per_byte;         /* learned from usage; of all models together */
     struct relay_out out;
     struct outbox_hub outboxes; /* of the clients; flushed at the end of each turn of the loop */
     /* Scratch of one choice, too large for the stack. */
@@ -116,6 +118,9 @@ void relay_wait(struct relay *relay, enum relay_wait wait, struct deadline *dead
 
 /* The option that a wait is set by, for error texts: "upstream-header-ms". */
 const char *relay_wait_name(enum relay_wait wait);
+
+/* Says in the log, now and then, that descriptors have run out. where: "client", "worker". */
+void relay_warn_descriptors(struct relay *relay, const char *where);
 
 enum { RELAY_ID_BYTES = 16 };
 

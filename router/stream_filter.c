@@ -78,6 +78,17 @@ static void on_sse_event(void *ctx, const struct sse_event *event)
         return;
     filter->status = pass_up_to(filter, event->start);
     skip_up_to(filter, event->end);
+    filter->drops_lf = event->end == filter->piece_start + filter->piece.len &&
+                       filter->piece.ptr[filter->piece.len - 1] == '\r';
+}
+
+/* An empty line of its own would make some clients give out an empty event. */
+static void drop_lf(struct stream_filter *filter)
+{
+    if (filter->piece.len == 0)
+        return;
+    filter->passed += filter->piece.ptr[0] == '\n';
+    filter->drops_lf = false;
 }
 
 int stream_filter_feed(struct stream_filter *filter, struct slice piece)
@@ -87,6 +98,8 @@ int stream_filter_feed(struct stream_filter *filter, struct slice piece)
     filter->piece = piece;
     filter->piece_start = filter->sse.offset;
     filter->status = 0;
+    if (filter->drops_lf)
+        drop_lf(filter);
     sse_reader_feed(&filter->sse, piece, on_sse_event, filter);
     if (filter->status < 0)
         return filter->status;

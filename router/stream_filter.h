@@ -26,6 +26,7 @@ struct stream_filter {
     struct sse_reader sse;
     bool may_cut;    /* false: bytes pass at once, events are only observed */
     struct buf held; /* an unfinished event, from its first byte */
+    bool drops_lf;   /* an event was taken out up to its CR: an LF that comes next goes with it */
     uint64_t passed; /* stream offset up to which bytes left or were taken out */
     stream_filter_event_fn *on_event;
     stream_filter_out_fn *on_out;

@@ -104,7 +104,7 @@ static void on_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buf)
     size_t consumed;
     int status;
 
-    if (len == 0)
+    if (io_read_is_nothing(len))
         return;
     if (len < 0)
         status = read_end(fetch, (int)len);

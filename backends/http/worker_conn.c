@@ -15,7 +15,13 @@
  * call per exchange, and a worker that closes is noticed at once. A failed write is not reported:
  * an engine may answer (413, 401) before it has read the whole body, and that answer is still to
  * be read; when there is none, reading fails as well.
+ *
+ * The kernel copies megabytes in one call where it has room for them, and nobody else is served
+ * meanwhile: so a large request is written part by part, each when libuv has told of the last one,
+ * which it does in the next turn of the loop.
  */
+enum { PART_BYTES = 256 * 1024 };
+
 /* clang-format off */
 static const bool is_legal[WORKER_CONN_STATE_COUNT][WORKER_CONN_STATE_COUNT] = {
     /* from \ to                 CONNECTING  LENT   IDLE   CLOSING */
@@ -118,7 +124,7 @@ static void on_read(uv_stream_t *stream, ssize_t count, const uv_buf_t *buffer)
 {
     struct worker_conn *conn = stream->data;
 
-    if (count == 0)
+    if (io_read_is_nothing(count))
         return;
     if (conn->state == WORKER_CONN_IDLE) { /* closed by the worker, or bytes nobody asked for */
         conn->owner->on_idle_lost(conn->owner_ctx, conn);
@@ -245,27 +251,59 @@ void worker_conn_close(struct worker_conn *conn)
     uv_close((uv_handle_t *)&conn->tcp, on_closed);
 }
 
+/* The next part of the request, at most PART_BYTES of it, taken off what is unsent. */
+static unsigned take_part(struct worker_conn *conn, uv_buf_t part[WORKER_CONN_SLICE_COUNT_MAX])
+{
+    size_t room = PART_BYTES;
+    unsigned count = 0, done_count = 0;
+
+    while (done_count < conn->unsent_count && room > 0) {
+        struct slice *slice = &conn->unsent[done_count];
+        size_t len = slice->len < room ? slice->len : room;
+
+        if (len > 0)
+            part[count++] = io_buf(slice_of(slice->ptr, len));
+        *slice = slice_skip(*slice, len);
+        room -= len;
+        done_count += slice->len == 0;
+    }
+    conn->unsent_count -= done_count;
+    memmove(conn->unsent, conn->unsent + done_count, conn->unsent_count * sizeof *conn->unsent);
+    return count;
+}
+
+/* Written are the last part or a piece of it; the next one follows. */
 static void on_written(uv_write_t *write, int status)
 {
     struct worker_conn *conn = write->data;
+    uv_buf_t part[WORKER_CONN_SLICE_COUNT_MAX];
+    unsigned count;
 
-    if (status == 0)
+    if (status < 0)
+        return; /* reading will say why */
+    count = take_part(conn, part);
+    if (count == 0)
         conn->is_writing = false;
+    else
+        (void)uv_write(&conn->write, (uv_stream_t *)&conn->tcp, part, count, on_written);
 }
 
 void worker_conn_send(struct worker_conn *conn, const struct slice *slices, unsigned count)
 {
-    uv_buf_t pieces[IO_WRITE_SLICE_COUNT_MAX];
-    uv_buf_t *left = pieces;
+    uv_buf_t part[WORKER_CONN_SLICE_COUNT_MAX];
+    uv_buf_t *left = part;
 
     assert(conn->state == WORKER_CONN_LENT);
-    assert(count <= IO_WRITE_SLICE_COUNT_MAX);
+    assert(count <= WORKER_CONN_SLICE_COUNT_MAX);
 
-    for (unsigned i = 0; i < count; i++)
-        pieces[i] = io_buf(slices[i]);
+    memcpy(conn->unsent, slices, count * sizeof *slices);
+    conn->unsent_count = count;
     conn->is_writing = true;
+    count = take_part(conn, part);
     if (io_try_write((uv_stream_t *)&conn->tcp, &left, &count) < 0)
         return; /* reading will say why */
+    if (count == 0)
+        count = take_part(conn, left = part);
     if (count == 0)
         conn->is_writing = false;
     else

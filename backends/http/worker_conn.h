@@ -35,9 +35,12 @@ struct worker_conn_callbacks {
     void (*on_progress)(void *ctx, int status);
 };
 
+enum { WORKER_CONN_SLICE_COUNT_MAX = 4 };
+
 /*
- * Sends one request, gathered from up to IO_WRITE_SLICE_COUNT_MAX slices, which must live until
- * the lease ends or worker_conn_is_sent(). Failure to write is told through on_progress.
+ * Sends one request, gathered from up to WORKER_CONN_SLICE_COUNT_MAX slices, whose bytes must live
+ * until the lease ends or worker_conn_is_sent(). A large one leaves in parts, one a turn of the
+ * loop. Failure to write is told through on_progress.
  */
 void worker_conn_send(struct worker_conn *conn, const struct slice *slices, unsigned count);
 
@@ -92,6 +95,8 @@ struct worker_conn {
     uv_tcp_t tcp;
     uv_connect_t connect;
     uv_write_t write;
+    struct slice unsent[WORKER_CONN_SLICE_COUNT_MAX]; /* of a large request: not written yet */
+    unsigned unsent_count;
     struct list_node in_pool; /* in the pool's idle list, or unlinked */
     struct deadline idle;     /* armed while idle */
     const struct worker_conn_owner *owner;

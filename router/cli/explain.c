@@ -10,8 +10,10 @@
 #include "backends/json/json_scan.h"
 #include "backends/runtime/arena.h"
 #include "hashing/digest.h"
+#include "hashing/rendezvous.h"
 #include "router/api/api_request.h"
 #include "router/cli/command.h"
+#include "router/policy/affinity.h"
 #include "router/policy/policy.h"
 #include "router/policy/policy_defaults.h"
 #include "router/prompt/prompt_root.h"
@@ -35,7 +37,7 @@ enum {
 
 static const char usage[] =
     "Usage: samovar explain [--api NAME] [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...]\n"
-    "                       [--policy NAME]\n"
+    "                       [--policy NAME] [--session NAME]\n"
     "\n"
     "Reads request bodies (JSON; - or nothing: standard input) and shows their blocks and how "
     "many\n"
@@ -46,7 +48,9 @@ static const char usage[] =
     "queued "
     "(uncached\n"
     "prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate (prefill tokens\n"
-    "per ms).\n"
+    "per ms). --session is what a session header of the last request says: where no worker holds\n"
+    "any of it, the session's own worker has the rung affinity, and CREDIT ms less to compare.\n"
+    "Which worker that is depends on their names: write them as urls, http://host:port.\n"
     "Exit codes: 0 fine, 1 a body cannot be read or means nothing, 2 wrong usage.\n";
 
 struct shown_worker {
@@ -71,6 +75,7 @@ struct explain {
     struct shown_worker workers[WORKER_COUNT_SHOWN_MAX];
     size_t worker_count;
     const struct policy *policy;
+    const char *session; /* NULL: none */
     bool wants_help;
     struct arena arena;
     struct prompt prompts[FILE_COUNT_MAX];
@@ -118,6 +123,7 @@ static int read_worker(struct explain *explain, const char *text)
         .text = text,
         .name_len = (int)(at - text),
         .view = {.worker = (uint32_t)explain->worker_count,
+                 .name_hash = rendezvous_id(text, (size_t)(at - text)),
                  .prefill_tokens_per_ms = POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
                  .decode_ms_per_token = POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
                  .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
@@ -187,6 +193,10 @@ static int read_arguments(struct explain *explain, int argc, const char *const *
             status = read_policy(explain, argv[++i]);
         } else if (strncmp(argv[i], "--policy=", 9) == 0) {
             status = read_policy(explain, argv[i] + 9);
+        } else if (strcmp(argv[i], "--session") == 0 && i + 1 < argc) {
+            explain->session = argv[++i];
+        } else if (strncmp(argv[i], "--session=", 10) == 0) {
+            explain->session = argv[i] + 10;
         } else if (strcmp(argv[i], "--api") == 0 && i + 1 < argc) {
             status = read_api(explain, argv[++i]);
         } else if (strncmp(argv[i], "--api=", 6) == 0) {
@@ -365,24 +375,33 @@ static void rank(struct explain *explain)
     uint32_t order[WORKER_COUNT_SHOWN_MAX];
     struct route_query query = {.prompt_tokens = prompt_tokens(blocks)};
     struct policy_state *state = policy_state_create(explain->policy, 1);
+    bool is_known = false;
 
     for (size_t i = 0; i < explain->worker_count; i++) {
         fill_view(&explain->workers[i], blocks);
         views[i] = explain->workers[i].view;
+        is_known |= views[i].rung == ROUTE_RUNG_GUESS;
+    }
+    if (!is_known && explain->worker_count > 1) {
+        const char *session = explain->session != NULL ? explain->session : "";
+
+        affinity_choose(&query, *session != '\0' ? affinity_session(session, strlen(session)) : 0,
+                        blocks->block_count > 0 ? blocks->blocks[0].hash : 0);
+        affinity_mark(&query, views, explain->worker_count);
     }
     explain->policy->choose(state, &query, views, explain->worker_count, order, terms);
     printf("\npolicy %s, about %.0f prompt tokens; milliseconds\n", explain->policy->name,
            query.prompt_tokens);
-    printf("  %-4s  %-24s  %-8s  %8s  %8s  %8s  %8s  %8s  %8s\n", "RANK", "WORKER", "RUNG",
-           "MATCHED", "QUEUE", "MOVE", "PREFILL", "DECODE", "TOTAL");
+    printf("  %-4s  %-24s  %-8s  %8s  %8s  %8s  %8s  %8s  %8s  %8s\n", "RANK", "WORKER", "RUNG",
+           "MATCHED", "QUEUE", "MOVE", "PREFILL", "DECODE", "TOTAL", "CREDIT");
     for (size_t i = 0; i < explain->worker_count; i++) {
         const struct shown_worker *worker = &explain->workers[order[i]];
         const struct route_terms *term = &terms[order[i]];
 
-        printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
-               worker->name_len, worker->text, route_rung_name(worker->view.rung),
+        printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
+               worker->name_len, worker->text, route_rung_name(views[order[i]].rung),
                worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
-               term->decode_ms, term->total_ms);
+               term->decode_ms, term->total_ms, term->affinity_ms);
     }
     policy_state_destroy(state);
 }

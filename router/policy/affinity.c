@@ -17,6 +17,13 @@
 
 static const double FIRST_BLOCK_TOKENS_MIN = 512;
 
+uint64_t affinity_session(const void *name, size_t len)
+{
+    uint64_t key = rendezvous_id(name, len);
+
+    return key != 0 ? key : 1; /* 0: none */
+}
+
 void affinity_choose(struct route_query *query, uint64_t session, uint64_t first_block)
 {
     query->affinity = ROUTE_AFFINITY_NONE;

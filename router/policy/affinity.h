@@ -13,6 +13,10 @@
 
 #include "router/policy/policy.h"
 
+/* The key of a session by what the client calls it. Unlike names of blocks it is keyed by nothing:
+ * every router, and one after a restart, must come to the same one, and it is shown nowhere. */
+uint64_t affinity_session(const void *name, size_t len);
+
 /*
  * Sets the affinity of query: to the session where there is one; else to the prompt's first block
  * where the prompt is long enough for a hit to matter; else to none. Keys are hashes; 0: there is

@@ -33,7 +33,8 @@ static int read_request(struct body_parse *parse, struct json_scanner *scanner)
     if (request->model.ptr == NULL)
         request->model = parse->default_model;
     if ((status = keep(parse->arena, &request->model)) < 0 ||
-        (status = keep(parse->arena, &request->previous_response_id)) < 0)
+        (status = keep(parse->arena, &request->previous_response_id)) < 0 ||
+        (status = keep(parse->arena, &request->session_key)) < 0)
         return status;
     return 0;
 }

@@ -166,11 +166,12 @@ run_bench()
 part_bench()
 {
     bench_part_status=0
-    for bench in chain prompt index; do
+    for bench in chain prompt bodies index; do
         run_bench $bench --quick || bench_part_status=1
     done
     run_bench relay --smoke || bench_part_status=1
     run_bench instructions --smoke || bench_part_status=1
+    run_bench jitter --smoke || bench_part_status=1
     return $bench_part_status
 }
 

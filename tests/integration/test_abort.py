@@ -144,6 +144,45 @@ def test_the_end_of_the_clients_side_alone_counts_as_leaving(router, worker, api
     assert_logged_as_abort(router)
 
 
+@pytest.fixture
+def half_closing(start_router, worker):
+    return start_router([worker], "--client-half-close")
+
+
+@both_forms
+def test_a_client_may_end_its_side_where_that_is_allowed(half_closing, worker, api, is_stream):
+    client = half_closing.connect()
+    client.post(api, api.request(stream=is_stream))
+    client.half_close()
+    request = worker.expect()
+    if is_stream:
+        request.start_stream()
+        for event in api.stream():
+            request.send_chunk(event)
+            assert not request.wire.wait_readable(0.03)  # the router looks each 40 ms
+        request.end_stream()
+    else:
+        request.answer(api.answer())
+
+    answer = client.answer()
+
+    assert answer.read_all() == (b"".join(api.stream()) if is_stream else api.answer())
+    assert client.wait_end().kind == "fin"
+    assert half_closing.request_line(answer)["end"] == "ok"
+
+
+def test_a_reset_behind_the_end_of_its_side_is_leaving_all_the_same(half_closing, worker, api):
+    client = half_closing.connect()
+    client.post(api, api.request())
+    client.half_close()
+    request = worker.expect()
+    request.body()
+
+    assert_worker_is_told(request, client.reset)
+
+    assert_logged_as_abort(half_closing)
+
+
 @ways
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 def test_while_it_sends_its_body(router, worker, api, framing, how):

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from peers.api_families import COUNT_TOKENS, EMBEDDINGS, STREAMED
 from peers.http1 import Truncated, request_bytes
 from peers.openai_api import CHAT, COMPLETIONS
 from peers.process import wait_until
@@ -17,6 +18,22 @@ ENDS = {"ok", "client_abort", "client_timeout", "client_error", "connect_failed"
         "upstream_truncated", "upstream_timeout", "upstream_protocol", "refused", "overloaded",
         "drained", "internal"}
 STREAMS = 50
+
+
+APIS = {api.path: api for api in [*STREAMED, EMBEDDINGS, COUNT_TOKENS]}
+
+
+def ask_of(api, text, is_stream):
+    """A body of any API."""
+    if api in STREAMED:
+        return api.request(text, stream=is_stream)
+    return api.request(input=text) if api is EMBEDDINGS else api.request(system=text)
+
+
+def events_of(api):
+    if api in (CHAT, COMPLETIONS):
+        return api.stream(["word "] * 20, with_usage=True)
+    return api.stream(["word "] * 20)
 
 
 class RandomWorker:
@@ -31,7 +48,7 @@ class RandomWorker:
             return self._random.randrange(count)
 
     def __call__(self, request):
-        api = CHAT if request.target == CHAT.path else COMPLETIONS
+        api = APIS[request.target]
         stage = self._choose(12)
         how = ("fin", "rst")[self._choose(2)]
         if stage == 0:
@@ -62,7 +79,7 @@ class RandomWorker:
             request.answer(api.answer())
 
     def _stream(self, request, api, stage, how):
-        events = api.stream(["word "] * 20, with_usage=True)
+        events = events_of(api)
         if stage >= 8:
             request.stream(events)
             return
@@ -81,9 +98,8 @@ class RandomWorker:
 def misbehave(router, seed, number):
     """One request of a client that may leave at any stage. Returns what it was told, or None."""
     choose = random.Random(f"{seed}/{number}")
-    api = choose.choice([CHAT, COMPLETIONS])
-    body = api.request(f"question {number} " * choose.choice([1, 50, 5000]),
-                       stream=choose.random() < 0.8)
+    api = choose.choice(list(APIS.values()))
+    body = ask_of(api, f"question {number} " * choose.choice([1, 50, 5000]), choose.random() < 0.8)
     raw = request_bytes("POST", api.path, body, {"X-Request-Id": f"chaos-{number}"},
                         framing=choose.choice(["length", "chunked"]))
     stage = choose.randrange(6)
@@ -98,6 +114,8 @@ def misbehave(router, seed, number):
             client.end_by(how)
             return
         client.send(raw)
+        if choose.random() < 0.1:
+            client.half_close()
         if stage == 1:
             client.end_by(how)
             return
@@ -132,11 +150,16 @@ def misbehave_all(router, seed, count):
     return threads
 
 
-@pytest.mark.parametrize("seed, count", [(1, STREAMS), (2, STREAMS), (3, STREAMS), (4, 1000)])
-def test_streams_killed_and_aborted_leave_nothing(start_router, start_fleet, seed, count):
+KEPT_ALIVE = ["--keepalive-ms", 40, "--early-head-ms", 40]
+
+
+@pytest.mark.parametrize("seed, count, flags", [
+    (1, STREAMS, []), (2, STREAMS, KEPT_ALIVE), (3, STREAMS, ["--client-half-close"]),
+    (4, 1000, [])], ids=["1", "2 kept alive", "3 half closed", "4 many"])
+def test_streams_killed_and_aborted_leave_nothing(start_router, start_fleet, seed, count, flags):
     fleet = start_fleet(3)
     router = start_router(fleet, "--upstream-idle-ms", 300, "--upstream-header-ms", 300,
-                          "--probe-interval-ms", 50)
+                          "--probe-interval-ms", 50, *flags)
     sockets = router.open_sockets()
     fleet.handle_with(RandomWorker(seed))
 

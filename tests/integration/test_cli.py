@@ -297,6 +297,23 @@ def test_workers_are_ranked_as_a_router_would():
                                           stdin=body)
 
 
+def test_a_session_has_its_worker_where_nobody_holds_the_prompt():
+    workers = [word for name in "abc" for word in ("--worker", f"http://{name}:8000")]
+    homes = {}
+    for session in "stuvwxyz":
+        text = printed("explain", "--session", session, *workers, stdin=chat("hello"))
+        assert printed("explain", "--session", session, *workers, stdin=chat("bye")).count(
+            " affinity ") == text.count(" affinity ") == 1
+        homes[session] = ranks(text)[0]
+        assert re.search(rf"^  1 +{homes[session]} +affinity ", text, re.MULTILINE)
+    assert len(set(homes.values())) > 1
+
+    held = printed("explain", "--session", "s", *workers, "--worker", "http://d:1,matched=20",
+                   stdin=chat("a" * 6000))
+    assert ranks(held)[0] == "http://d:1"
+    assert "affinity" not in held
+
+
 def test_a_completions_body_is_known_by_its_prompt():
     text = printed("explain", "-", stdin=json.dumps({"model": MODEL, "prompt": "a" * 300}))
     assert text.startswith("-: completions, ")

@@ -192,7 +192,8 @@ def test_sigint_drains_too(router, worker):
     assert router.wait_exit() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGHUP], ids=["PIPE", "HUP"])
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGHUP, signal.SIGUSR1],
+                         ids=["PIPE", "HUP", "USR1"])
 def test_other_signals_do_not_end_it(router, number):
     router.signal(number)
     assert router.get("/health").status == 200

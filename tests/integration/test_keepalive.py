@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from peers.api_families import MESSAGES, RESPONSES
 from peers.http1 import LAST_CHUNK
 from peers.openai_api import CHAT, DONE, events_of
 from peers.wire import WAIT_S
@@ -64,6 +65,57 @@ def test_a_silent_worker_is_covered_by_comments_between_events(keeping, worker, 
     body = answer.read_all()
     assert body.replace(COMMENT, b"") == b"".join(events)
     assert keeping.metric_sum("samovar_router_keepalives_total") == body.count(COMMENT)
+
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def test_a_client_of_messages_gets_pings(keeping, worker):
+    events = MESSAGES.stream()
+    client = keeping.connect()
+    client.post(MESSAGES, MESSAGES.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    request.send_chunk(events[0])
+    answer = client.answer()
+    assert answer.read(len(events[0] + 2 * PING)) == events[0] + 2 * PING
+    for event in events[1:]:
+        request.send_chunk(event)
+    request.end_stream()
+    assert answer.read_all().replace(PING, b"") == b"".join(events)
+
+
+def test_an_engine_that_pings_itself_is_left_to_it(keeping, worker):
+    events = MESSAGES.stream()
+    client = keeping.connect()
+    client.post(MESSAGES, MESSAGES.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    request.send_chunk(events[0] + PING)
+    answer = client.answer()
+    assert answer.read(len(events[0] + PING)) == events[0] + PING
+    assert_nothing_comes(answer)
+    for event in events[1:]:
+        request.send_chunk(event)
+    request.end_stream()
+    answer.read_all()
+
+
+def test_nothing_is_put_into_a_stream_of_responses(keeping, worker):
+    """Its events are numbered, and none of them says nothing."""
+    events = RESPONSES.stream()
+    client = keeping.connect()
+    client.post(RESPONSES, RESPONSES.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    request.send_chunk(events[0])
+    answer = client.answer()
+    answer.read(len(events[0]))
+    assert_nothing_comes(answer)
+    for event in events[1:]:
+        request.send_chunk(event)
+    request.end_stream()
+    assert answer.read_all() == b"".join(events)
 
 
 def test_none_comes_where_nobody_asked_for_it(router, worker):

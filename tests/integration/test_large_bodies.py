@@ -6,12 +6,13 @@ A body whose last byte is held back is complete the moment that byte comes: so s
 to arrive together, while the one thread is busy with the first for tens of milliseconds."""
 
 import functools
+from pathlib import Path
 
 import pytest
 
 from peers.http1 import request_bytes
 from peers.openai_api import CHAT
-from peers.process import wait_until
+from peers.process import is_sanitized, wait_until
 from peers.router import error_of
 
 LARGE = 300_000
@@ -155,6 +156,29 @@ def test_a_stop_while_bodies_are_read(start_router, worker):
 
     ends = {line["end"] for line in router.log.find("request")}
     assert ends <= {"drained", "client_abort"}, ends
+
+
+def peak_kib(router):
+    for line in Path(f"/proc/{router.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1])
+    raise AssertionError("no VmHWM")
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":'], ids=["arrays", "objects"])
+def test_brackets_by_the_million_cost_nothing_beyond_their_own_bytes(start_router, worker, unit):
+    size = 64 << 20
+    router = start_router([worker], "--body-bytes-max", size)
+    before = peak_kib(router)
+
+    answer = router.post(CHAT, unit * (size // len(unit)))
+
+    error = error_of(answer)
+    assert (answer.status, error["code"]) == (400, "invalid_json")
+    assert f"at byte {256 * len(unit)}:" in error["message"]
+    if not is_sanitized("samovar-router"):
+        assert peak_kib(router) - before < (size >> 10) + 8192
+    worker.assert_no_request()
 
 
 def test_without_threads_the_loop_reads_everything(start_router, worker):

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from peers.api_families import MESSAGES, RESPONSES, check_error_event
 from peers.http1 import chunk, head_bytes
 from peers.openai_api import CHAT, DONE, events_of, sse
 
@@ -240,6 +241,36 @@ def test_a_stream_that_ends_without_an_end_is_an_error(router, worker, framing, 
     line = router.request_line(answer)
     assert line["end"] == "upstream_truncated" and "done_missing" not in line
     assert sum(row["failures_total"] for row in router.workers()) == 1
+
+
+# Without their last event: with the reason why the engine stopped, and without it.
+FAMILIES = {
+    "messages, with a reason": (MESSAGES, MESSAGES.stream()[:-1], True),
+    "messages, without": (MESSAGES, MESSAGES.stream()[:-2], False),
+    "responses, without": (RESPONSES, RESPONSES.stream()[:-1], False),
+}
+
+
+@framings
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_has_an_end_of_its_own(router, worker, framing, kind):
+    api, events, is_whole = FAMILIES[kind]
+    sent = b"".join(events)
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    end_stream_as(worker.expect(), framing, events)
+
+    answer = client.answer()
+
+    body = answer.read_all()
+    line = router.request_line(answer)
+    if is_whole:
+        assert body == sent
+        assert (line["end"], line["done_missing"]) == ("ok", True)
+    else:
+        assert body.startswith(sent)
+        check_error_event(api, body[len(sent):], sequence_number=len(events))
+        assert line["end"] == "upstream_truncated"
 
 
 @framings

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A failed attempt is repeated elsewhere exactly where that is safe, and nowhere else."""
 
+import itertools
+import threading
+
 import pytest
 
+from peers.http1 import head_bytes
 from peers.openai_api import CHAT, DONE, sse
 from peers.process import wait_until
 from peers.router import error_of
@@ -528,3 +532,36 @@ def test_both_attempts_of_a_request_carry_one_id_of_the_client(fleet_router, fle
     assert client.answer().get("x-request-id") == "mine"
     ids = [first.get("x-request-id"), second.get("x-request-id")]
     assert all(one.startswith("mine-") for one in ids) and ids[0] != ids[1]
+
+
+def test_workers_that_close_now_and_then_cost_no_request_under_load(fleet_router, fleet):
+    """As engines do that end a connection after so many answers, without a word."""
+    counts = itertools.count(1)
+
+    def answer(request):
+        number = next(counts)
+        request.body()
+        request.send(head_bytes("HTTP/1.1 200 OK", {"Content-Length": 2}) + b"{}")
+        if number % 10 == 0:
+            request.end_by("fin" if number % 20 else "rst")
+        request.finish()
+
+    fleet.handle_with(answer)
+    statuses = []
+
+    def ask():
+        client = fleet_router.connect()
+        for _ in range(25):
+            client.post(CHAT, CHAT.request())
+            reply = client.answer()
+            reply.read_all()
+            statuses.append(reply.status)
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert statuses == [200] * 500
+    assert fleet_router.metric_sum("samovar_router_retries_total") <= 50

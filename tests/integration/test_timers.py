@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each wait of the router has a timer of its own; who is told of its end learns which it was."""
+"""Each wait of the router has a timer of its own; who is told of its end learns which it was, and by
+which option it is set."""
 
 import json
 import time
@@ -45,7 +46,8 @@ def test_client_header(start_timed, fleet):
         answer = client.answer()
 
     assert answer.status == 408
-    assert error_of(answer)["code"] == "client_header_timeout"
+    error = error_of(answer)
+    assert error["code"] == "client_header_timeout" and "--client-header-ms" in error["message"]
     assert answer.get("connection") == "close"
     assert client.wait_end().kind == "fin"
     assert router.request_line(answer)["end"] == "client_timeout"
@@ -71,7 +73,8 @@ def test_client_body(start_timed, fleet):
         answer = client.answer()
 
     assert answer.status == 408
-    assert error_of(answer)["code"] == "client_body_timeout"
+    error = error_of(answer)
+    assert error["code"] == "client_body_timeout" and "--client-body-ms" in error["message"]
     assert answer.get("connection") == "close"
     assert client.wait_end()
     assert router.request_line(answer)["end"] == "client_timeout"
@@ -165,7 +168,8 @@ def test_upstream_header(start_timed, fleet, api, is_stream):
         answer = client.answer()
 
     assert answer.status == 504
-    assert error_of(answer)["code"] == "upstream_header_timeout"
+    error = error_of(answer)
+    assert error["code"] == "upstream_header_timeout" and "--upstream-header-ms" in error["message"]
     request.wait_end()
     assert router.request_line(answer)["end"] == "upstream_timeout"
 
@@ -181,7 +185,8 @@ def test_upstream_header_of_a_stream_waits_for_its_first_byte(start_timed, fleet
         answer = client.answer()
 
     assert answer.status == 504
-    assert error_of(answer)["code"] == "upstream_header_timeout"
+    error = error_of(answer)
+    assert error["code"] == "upstream_header_timeout" and "--upstream-header-ms" in error["message"]
     request.wait_end()
 
 
@@ -198,7 +203,7 @@ def test_upstream_idle(start_timed, fleet):
         body = answer.read_all()
 
     error = json.loads(events_of(body)[-1])["error"]
-    assert error["code"] == "upstream_idle_timeout"
+    assert error["code"] == "upstream_idle_timeout" and "--upstream-idle-ms" in error["message"]
     request.wait_end()
     assert router.request_line(answer)["end"] == "upstream_timeout"
 

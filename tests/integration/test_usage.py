@@ -227,3 +227,23 @@ def test_prediction_and_truth_are_compared_in_a_metric(router, worker):
              if name.startswith("samovar_router_") and "cached_tokens" in name}
 
     assert sum(named.values()) > 0, named
+
+
+def test_a_promised_length_is_not_kept_where_an_event_is_taken_out(router, worker, api):
+    """The length that the client is told is that of what it gets."""
+    events = api.stream(with_usage=True)
+    client = router.connect()
+    client.post(api, api.request(stream=True))
+    request = worker.expect()
+    request.body()
+    request.send_head(content_type="text/event-stream", content_length=len(b"".join(events)))
+    request.send(b"".join(events))
+    request.finish()
+
+    answer = client.answer()
+
+    assert answer.get("content-length") is None and answer.framing == "chunked"
+    assert answer.read_all() == b"".join(api.stream())
+    client.post(api, api.request())
+    worker.expect().answer(api.answer())
+    assert client.answer().read_all() == api.answer()

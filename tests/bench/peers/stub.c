@@ -5,7 +5,7 @@
  *
  * One thread, one epoll, COUNT consecutive listening ports (one per "worker").
  *
- *   stub [-p BASE] [-n COUNT] [-e EVENTS] [-i INTERVAL_US] [-d DELAY_US] [-v]
+ *   stub [-p BASE] [-n COUNT] [-e EVENTS] [-i INTERVAL_US] [-d DELAY_US] [-m MODEL] [-v]
  *
  * POST /v1/chat/completions, /v1/completions: a ~600 B JSON body, or, when the
  * request has "stream":true, EVENTS server-sent events of ~270 B, one write
@@ -18,7 +18,7 @@
  * POST /v1/chat/completions/render, /v1/completions/render and /tokenize answer
  * made-up token ids, as vLLM does for routers that ask for them.
  *
- * GET /health, /v1/models, /metrics and a few engine-information paths.
+ * GET /health, /v1/models (MODEL alone), /metrics and a few engine-information paths.
  * GET /stub/set?events=N&interval_us=N&delay_us=N changes the settings.
  * GET /stub/stats: JSON, totals for each port.
  */
@@ -71,6 +71,7 @@ struct list {
 
 static struct worker workers[MAX_PORTS];
 static int n_workers = 1, verbose, ep;
+static const char *model = "m";
 static int events = 200;
 static int64_t interval = 0, delay = 0;
 static struct list lists[4];
@@ -325,11 +326,14 @@ static int get(struct conn *c, const char *path)
     }
     if (!strncmp(path, "/health", 7) || !strncmp(path, "/ping", 5))
         return reply(c, 200, "text/plain", "");
-    if (!strncmp(path, "/v1/models", 10))
-        return reply(c, 200, json,
-                     "{\"object\":\"list\",\"data\":[{\"id\":\"m\",\"object\":\"model\","
-                     "\"created\":1700000000,\"owned_by\":\"vllm\",\"root\":\"m\",\"max_model_"
-                     "len\":1048576}]}");
+    if (!strncmp(path, "/v1/models", 10)) {
+        snprintf(b, sizeof b,
+                 "{\"object\":\"list\",\"data\":[{\"id\":\"%s\",\"object\":\"model\","
+                 "\"created\":1700000000,\"owned_by\":\"vllm\",\"root\":\"%s\",\"max_model_"
+                 "len\":1048576}]}",
+                 model, model);
+        return reply(c, 200, json, b);
+    }
     if (!strncmp(path, "/metrics", 8)) {
         snprintf(b, sizeof b,
                  "# TYPE vllm:num_requests_running gauge\n"
@@ -633,7 +637,7 @@ int main(int argc, char **argv)
     static struct epoll_event es[512];
     static char buf[1 << 18];
     int base = 9001, o;
-    while ((o = getopt(argc, argv, "p:n:e:i:d:v")) != -1) {
+    while ((o = getopt(argc, argv, "p:n:e:i:d:m:v")) != -1) {
         switch (o) {
         case 'p':
             base = (int)strtol(optarg, NULL, 10);
@@ -649,6 +653,9 @@ int main(int argc, char **argv)
             break;
         case 'd':
             delay = strtol(optarg, NULL, 10) * 1000;
+            break;
+        case 'm':
+            model = optarg;
             break;
         case 'v':
             verbose = 1;

@@ -7,6 +7,8 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include <assert.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -187,6 +189,98 @@ Test(io_loop, the_read_buffer_is_shared_and_padded_with_zeros)
     for (size_t i = 0; i < BUF_PADDING; i++)
         cr_assert(eq(chr, buffer.base[IO_READ_BYTES + i], '\0'));
     pair_world_release(&world);
+}
+
+static bool is_lent(struct pair_world *world)
+{
+    uv_buf_t buffer;
+
+    io_lend_read_buffer((uv_handle_t *)&world->ours, 1, &buffer);
+    return buffer.len > 0;
+}
+
+static void take_share(struct pair_world *world)
+{
+    for (int i = 0; i < IO_READ_COUNT_MAX; i++)
+        cr_assert(is_lent(world), "%d", i);
+}
+
+Test(io_loop, who_has_read_its_share_is_put_off_once)
+{
+    struct pair_world world;
+    pair_world_init(&world);
+
+    take_share(&world);
+    cr_assert(not(is_lent(&world)));
+    take_share(&world);
+
+    pair_world_release(&world);
+}
+
+Test(io_loop, a_new_turn_or_another_reader_begins_a_new_share)
+{
+    struct pair_world world, other;
+    pair_world_init(&world);
+    pair_world_init(&other);
+
+    take_share(&world);
+    io_loop_end_turn(loop_fixture_io());
+    take_share(&world);
+    cr_assert(is_lent(&other));
+    take_share(&world);
+    cr_assert(not(is_lent(&world)));
+
+    pair_world_release(&world);
+    pair_world_release(&other);
+}
+
+/* Reads what was sent, and counts it. */
+struct long_read {
+    struct pair_world pair;
+    size_t bytes;
+    bool has_all;
+};
+
+enum { LONG_READ_BYTES = 8 << 20 };
+
+static void on_long_read(uv_stream_t *stream, ssize_t len, const uv_buf_t *buffer)
+{
+    struct long_read *read = container_of(stream, struct long_read, pair.ours);
+
+    (void)buffer;
+    if (io_read_is_nothing(len))
+        return;
+    cr_assert(gt(i64, len, 0));
+    read->bytes += (size_t)len;
+    read->has_all = read->bytes == LONG_READ_BYTES;
+}
+
+static void send_long(void *arg)
+{
+    static const char bytes[64 * 1024];
+    const struct long_read *read = arg;
+
+    for (size_t sent = 0; sent < LONG_READ_BYTES;) {
+        ssize_t len = write(read->pair.theirs, bytes, sizeof bytes);
+
+        assert(len > 0); /* Criterion's do not work in a thread */
+        sent += (size_t)len;
+    }
+}
+
+Test(io_loop, who_is_put_off_loses_nothing)
+{
+    struct long_read read = {.bytes = 0};
+    uv_thread_t sender;
+    pair_world_init(&read.pair);
+    cr_assert(eq(int, fcntl(read.pair.theirs, F_SETFL, 0), 0)); /* it waits until it has written */
+    uv_read_start((uv_stream_t *)&read.pair.ours, io_lend_read_buffer, on_long_read);
+
+    uv_thread_create(&sender, send_long, &read);
+    cr_assert(loop_run_until_flag(&read.has_all, 5000));
+
+    uv_thread_join(&sender);
+    pair_world_release(&read.pair);
 }
 
 Test(io_loop, what_a_socket_takes_at_once_is_off_the_list)

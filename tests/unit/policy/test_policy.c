@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-
 #include "router/policy/policy.h"
+
 #include "router/policy/affinity.h"
 #include "tests/support/leak_check.h"
 

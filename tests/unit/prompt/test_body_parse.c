@@ -17,7 +17,8 @@ struct parse_world {
     struct body_parse parse;
 };
 
-static void parse_world_init(struct parse_world *world, const char *body, const char *default_model)
+static void parse_world_init_of(struct parse_world *world, enum api api, const char *body,
+                                const char *default_model)
 {
     size_t len = strlen(body);
 
@@ -26,13 +27,18 @@ static void parse_world_init(struct parse_world *world, const char *body, const 
     world->body = calloc(1, len + JSON_PADDING);
     memcpy(world->body, body, len);
     world->parse = (struct body_parse){
-        .api = API_CHAT,
+        .api = api,
         .body = slice_of(world->body, len),
         .default_model = default_model != NULL ? slice_of_string(default_model) : (struct slice){0},
         .secret = prompt_world_config().secret,
         .arena = &world->arena,
     };
     body_parse_run(&world->parse, world->scanner);
+}
+
+static void parse_world_init(struct parse_world *world, const char *body, const char *default_model)
+{
+    parse_world_init_of(world, API_CHAT, body, default_model);
 }
 
 static void parse_world_release(struct parse_world *world)
@@ -67,18 +73,36 @@ Test(body_parse, finds_what_the_two_steps_find)
 
 Test(body_parse, what_it_found_outlives_the_body_and_the_scanners_document)
 {
-    const char *other = "{\"model\":\"large\"}                                          "
-                        "                                                               ";
+    const char *other =
+        "{\"overwritten\":\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"}";
     struct parse_world world;
     struct json_value root;
     struct parse_error error;
 
-    parse_world_init(&world, "{\"model\":\"tiny\"," MESSAGES "}", NULL);
+    parse_world_init(&world, "{\"model\":\"tiny\",\"prompt_cache_key\":\"turn 7\"," MESSAGES "}",
+                     NULL);
     memset(world.body, 'x', world.parse.body.len);
     cr_assert(eq(int, json_scan_copy(world.scanner, slice_of_string(other), &root, &error), 0));
 
-    cr_assert(eq(str, (char *)(uintptr_t)world.parse.request.model.ptr, "tiny"));
-    cr_assert(json_type(world.parse.request.root) == JSON_NONE);
+    const struct api_request *request = &world.parse.request;
+
+    cr_assert(eq(str, (char *)(uintptr_t)request->model.ptr, "tiny"));
+    cr_assert(eq(str, (char *)(uintptr_t)request->session_key.ptr, "turn 7"));
+    cr_assert(json_type(request->root) == JSON_NONE);
+    parse_world_release(&world);
+}
+
+Test(body_parse, a_response_gone_on_from_is_kept_as_well)
+{
+    struct parse_world world;
+
+    parse_world_init_of(&world, API_RESPONSES,
+                        "{\"model\":\"tiny\",\"previous_response_id\":\"resp_1\",\"input\":\"a\"}",
+                        NULL);
+    memset(world.body, 'x', world.parse.body.len);
+
+    cr_assert(eq(str, (char *)(uintptr_t)world.parse.request.previous_response_id.ptr, "resp_1"));
+    cr_assert(eq(sz, world.parse.prompt.block_count, 0)); /* its prompt begins elsewhere */
     parse_world_release(&world);
 }
 

@@ -43,6 +43,10 @@ static bool cut_or_keep(void *ctx, const struct sse_event *event)
     if (is_cut && world->filter.may_cut) {
         expect_up_to(world, event->start);
         world->expected_up_to = event->end;
+        /* of a CRLF that is split behind the event both go */
+        if (event->end < world->stream.len && world->stream.ptr[event->end - 1] == '\r' &&
+            world->stream.ptr[event->end] == '\n')
+            world->expected_up_to++;
     }
     return is_cut;
 }
