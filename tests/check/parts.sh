@@ -83,7 +83,7 @@ run_pytest()
     return $pytest_status
 }
 
-# make_venv: pytest, the OpenAI client and what else the tests import. 77 when it cannot be had.
+# make_venv: pytest, the official clients and what else the tests import. 77 when it cannot be had.
 make_venv()
 {
     requirements=tests/integration/requirements.txt

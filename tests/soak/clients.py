@@ -13,8 +13,8 @@ from peers.openai_api import CHAT, COMPLETIONS, MODEL
 from peers.wire import WireEnded, WireTimeout
 
 # Faults that a request may ask of the simulated engine that gets it.
-SIM_FAULTS = ["die_at_event=3", "die_at_byte=1500", "close_after_request", "reset", "status=429",
-              "status=503", "status=500", "slow=5", "bad_head", "hang_at_event=2"]
+SIM_FAULTS = ["die_at_event=3", "die_at_byte=1500", "close_after_request", "reset",
+              "status=500", "slow=5", "bad_head", "hang_at_event=2"]
 FAULT_MARKS = {"status=500": "status_500", "bad_head": "bad_head", "die_at_byte=1500": "half"}
 
 # Of no engine here but the scripted ones: what others answer 404 is an answer too.

@@ -66,9 +66,11 @@ def read_outcome(client, outcome, method="POST", timeout_s=60):
 
 
 class History:
-    """How many workers were up, and when: from the router's own log."""
+    """How many workers could get a request, and when: up by the router's own log, and not pausing.
+    pauses: (from, to) of each worker that asked for one."""
 
-    def __init__(self, state_lines, names):
+    def __init__(self, state_lines, names, pauses=()):
+        self.pauses = pauses
         states = dict.fromkeys(names, "starting")
         self.steps = [(0.0, 0)]
         for line in state_lines:
@@ -78,11 +80,15 @@ class History:
     def least_up(self, begun, ended):
         before = [up for at, up in self.steps if at <= begun]
         within = [up for at, up in self.steps if begun < at <= ended]
-        return min(before[-1:] + within)
+        pausing = sum(start <= ended and end >= begun for start, end in self.pauses)
+        return min(before[-1:] + within) - pausing
 
 
 # As the router says it of a worker that died with part of an answer, or behind the head of a stream.
 HALF_ANSWERED = "The worker died while it began to answer."
+
+# Each of them has answered 429 or 503 with a Retry-After that is not over.
+ALL_PAUSED = "asked for a pause"
 
 # Statuses that say: a worker, or the router, refused the request, or lost it before its answer.
 LOST = {429, 500, 502, 503, 504}
@@ -96,6 +102,8 @@ def explain_loss(outcome, line, scripted, history):
     or by whoever killed a worker that had it.
     """
     attempts = line.get("attempts", 0)
+    if ALL_PAUSED in outcome.message:
+        return "all workers had asked for a pause"
     done = scripted + outcome.faults
     if outcome.status == 500 and "status_500" in done:
         return "the worker's own 500"

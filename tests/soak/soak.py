@@ -116,7 +116,7 @@ def judge_requests(verdict, router, clients, trouble):
         line["tries"] = RETRY_COUNT_MAX + 1
         lines.setdefault(line["request_id"], []).append(line)
     states = [{**line, "at": at_of(line)} for line in router.log.find("worker_state")]
-    history = History(states, [worker.url for worker in trouble.workers])
+    history = History(states, [worker.url for worker in trouble.workers], trouble.pauses)
     counts, reasons, wrong = Counter(), Counter(), []
     for outcome in clients.outcomes.values():
         own = lines.get(outcome.request_id, [])
@@ -132,7 +132,7 @@ def judge_requests(verdict, router, clients, trouble):
         if verdict_of in ("excused", "begun"):
             reasons[why] += 1
         if verdict_of == "wrong":
-            wrong.append(f"{outcome.request_id}: {why}; {outcome}; {own}")
+            wrong.append(f"{outcome.request_id}: {why}; done to it: {done}; {outcome}; {own}")
         if own and not outcome.left and outcome.status and own[0]["status"] != outcome.status:
             wrong.append(f"{outcome.request_id}: logged {own[0]['status']}, seen {outcome.status}")
     ends = Counter(line["end"] for own in lines.values() for line in own)

@@ -38,7 +38,7 @@ class RandomHandler:
         if self.is_busy:
             self._note(request, "busy")
             request.answer(b'{"error":{"message":"busy"}}', (429, 503)[self._choose(2)],
-                           retry_after=1)
+                           retry_after=1)  # no request is given to it for that long
             return
         chance = self._choose(100)
         if chance < 2:
@@ -116,6 +116,7 @@ class Trouble:
         for number, worker in enumerate(self.scripted):
             worker.handler = RandomHandler(f"{seed}/{number}", self.done)
         self._random = random.Random(f"{seed}/trouble")
+        self.pauses = []  # (from, to): storms, and the pause that the last answer of one asked for
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -182,6 +183,8 @@ class Trouble:
 
     def _storm(self):
         handler = self._random.choice(self.scripted).handler
+        start = time.time()
         handler.is_busy = True
         self._pause()
         handler.is_busy = False
+        self.pauses.append((start, time.time() + 1.1))

@@ -3,6 +3,7 @@
 
 import json
 import re
+from collections import Counter
 
 from peers.http1 import read_answer, request_bytes
 from peers.process import Process, program, wait_until
@@ -135,8 +136,8 @@ class Router(Process):
             self.wait_idle()
         super().stop()
         assert not self.log.find_garbage(), self.log.find_garbage()
-        ids = [line["request_id"] for line in self.log.find("request")]
-        twice = {one for one in ids if ids.count(one) > 1}
+        ids = Counter(line["request_id"] for line in self.log.find("request"))
+        twice = {one for one, count in ids.items() if count > 1}
         assert not twice, f"more than one terminal line of {twice}"
 
 
