@@ -119,7 +119,7 @@ static uint64_t retry_after_ms(const struct http_head *head)
 
 static enum answer_kind kind_of(struct exchange *exchange, const struct http_head *head)
 {
-    if ((head->status == 503 || head->status == 429) && may_retry(exchange, ATTEMPT_BUSY))
+    if (retry_status_is_busy(head->status) && may_retry(exchange, ATTEMPT_BUSY))
         return ANSWER_BUSY;
     if (head->status == 400 && exchange->asks_usage && may_retry(exchange, ATTEMPT_USAGE_REFUSED))
         return ANSWER_REFUSED_USAGE;
@@ -234,7 +234,7 @@ static int on_head(void *ctx, const struct http_head *head)
     exchange->batch_us = clock_now_us();
     if (head->status < 500)
         exchange->worker->progress_ms = now_ms;
-    if (head->status == 503 || head->status == 429)
+    if (retry_status_is_busy(head->status))
         note_refusal(exchange, head, now_ms);
     exchange->answer_kind = kind_of(exchange, head);
     if (exchange->answer_kind != ANSWER_RELAYED)
@@ -320,7 +320,7 @@ static void finish(struct exchange *exchange)
      * head of a stream too, to everybody who asks, until its process ends. 503 is back pressure, or
      * a dead engine: which of them, its probes find out. An engine that does not have an endpoint
      * (501) is well. */
-    if (retry_status_was_begun(status) || exchange->answer.error_code >= 500)
+    if (retry_status_was_begun(status) || retry_status_was_begun((int)exchange->answer.error_code))
         exchange_mark_failure(exchange);
     else if (status < 400)
         worker_mark_success(exchange->worker, exchange->attempt_us / 1000, now_ms);

@@ -77,6 +77,8 @@ static void note_readiness(struct fleet *fleet)
 
 static void on_change(void *ctx, struct worker *worker)
 {
+    struct fleet *fleet = ctx;
+    struct relay *relay = fleet->relay;
     bool is_lost = worker->state == WORKER_DOWN || worker->state == WORKER_EJECTED;
 
     LOG(is_lost ? LOG_WARN : LOG_INFO, "worker_state", log_text("worker", worker->name),
@@ -85,7 +87,9 @@ static void on_change(void *ctx, struct worker *worker)
         log_text("probe", probe_result_name(worker->probe_result)));
     if (is_lost && worker->pool != NULL)
         worker_pool_drop_idle(worker->pool);
-    note_readiness(ctx);
+    if (is_lost)
+        policy_forget(relay->policy, relay->policy_state, worker->index);
+    note_readiness(fleet);
 }
 
 /* Whatever was kept under its index: its process is gone. */

@@ -67,9 +67,14 @@ bool retry_failure_was_begun(enum attempt_failure failure)
            failure != ATTEMPT_USAGE_REFUSED;
 }
 
+bool retry_status_is_busy(int status)
+{
+    return status == 429 || status == 503 || status == 529;
+}
+
 bool retry_status_was_begun(int status)
 {
-    return status >= 500 && status != 501 && status != 503;
+    return status >= 500 && status != 501 && !retry_status_is_busy(status);
 }
 
 void retry_budget_init(struct retry_budget *budget)

@@ -49,6 +49,10 @@ struct retry_history {
  */
 enum retry_verdict retry_decide(enum attempt_failure failure, const struct retry_history *history);
 
+/* A worker that says this has too much to do (529: in Anthropic's API). It is well, and it may be
+ * asked elsewhere. */
+bool retry_status_is_busy(int status);
+
 /*
  * Whether an attempt that failed, or a worker's answer of that status, means that an engine began
  * on the request. Clients repeat by themselves what is answered 5xx or 429; they are told not to

@@ -106,6 +106,8 @@ struct policy {
                    struct route_terms *terms);
     /* The gift was not taken: the worker refused, or never began. NULL where nothing is noted. */
     void (*take_back)(struct policy_state *state, const struct policy_gift *gift, uint64_t now_ms);
+    /* Whatever the worker was given is lost. NULL where nothing is noted. */
+    void (*forget)(struct policy_state *state, uint32_t worker);
 };
 
 /* NULL: no memory. One seed, one sequence of choices. */
@@ -118,6 +120,14 @@ static inline void policy_take_back(const struct policy *policy, struct policy_s
 {
     if (policy->take_back != NULL)
         policy->take_back(state, &gift, now_ms);
+}
+
+/* The worker failed: what it was given must not keep requests from it when it comes back. */
+static inline void policy_forget(const struct policy *policy, struct policy_state *state,
+                                 uint32_t worker)
+{
+    if (policy->forget != NULL)
+        policy->forget(state, worker);
 }
 
 /* NULL when there is none of that name. */

@@ -157,6 +157,11 @@ static void take_back(struct policy_state *state, const struct policy_gift *gift
     *recent = (struct recent){at_least(given - left, 0), now_ms};
 }
 
+static void forget(struct policy_state *state, uint32_t worker)
+{
+    state->recents[worker % POLICY_VIEW_COUNT_MAX] = (struct recent){0};
+}
+
 static double affinity_ms(const struct worker_view *view, const struct route_query *query)
 {
     if (view->rung != ROUTE_RUNG_AFFINITY)
@@ -232,4 +237,5 @@ const struct policy policy_ttft = {
     .state_bytes = sizeof(struct policy_state),
     .choose = choose,
     .take_back = take_back,
+    .forget = forget,
 };

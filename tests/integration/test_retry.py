@@ -242,7 +242,7 @@ def test_a_connection_that_died_while_idle_is_not_used(router, worker, how):
     assert {line["attempts"] for line in router.log.wait_count("request", 10)} == {1}
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 529])
 def test_a_worker_that_is_busy_is_not_broken(router, worker, status):
     """Its only worker says no again and again: that is back pressure, and no reason to take it out."""
     worker.handler = lambda request: request.answer(b'{"error":{"message":"full"}}', status)
@@ -268,7 +268,7 @@ def test_a_worker_whose_engine_died_cannot_hide_behind_503(start_router, worker)
     assert router.worker(worker)["reason"] == "probe"
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 529])
 def test_a_worker_that_refuses_is_left_for_another(fleet_router, fleet, api, status):
     client = fleet_router.connect()
     client.post(api, api.request(stream=True))
@@ -285,7 +285,7 @@ def test_a_worker_that_refuses_is_left_for_another(fleet_router, fleet, api, sta
     assert fleet_router.worker(first.worker)["state"] == "up"
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 529])
 def test_when_all_refuse_the_client_learns_it_with_their_status(fleet_router, fleet, status):
     client = fleet_router.connect()
     client.post(CHAT, CHAT.request())

@@ -200,7 +200,7 @@ def test_the_ejected_come_back_when_probes_take_the_others(start_router, fleet):
 # --- back pressure ---
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 529])
 def test_a_worker_that_asks_for_a_pause_gets_it_and_no_more(start_router, fleet, status):
     router = start_router(fleet, "--policy", "round_robin")
     busy, free = fleet
@@ -239,7 +239,7 @@ def test_when_all_pause_the_client_is_told_the_shortest(start_router, fleet):
     assert router.get("/readyz").status == 200, "they are well"
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 529])
 def test_a_request_that_everybody_refuses_pauses_one_worker_not_all(start_router, fleet, status):
     router = start_router(fleet)
     for worker in fleet:

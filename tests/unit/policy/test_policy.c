@@ -587,6 +587,22 @@ Test(policy_ttft, taking_back_more_than_was_given_leaves_nothing)
     fleet_release(&fleet);
 }
 
+Test(policy_ttft, what_a_worker_was_given_before_it_failed_does_not_count)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    uint32_t given = fleet_choose(&fleet, 8000);
+    fleet.now_ms += 100;
+    (void)fleet_choose(&fleet, 1);
+    cr_assert(gt(dbl, fleet.terms[given].recent_ms, 1));
+
+    policy_forget(fleet.policy, fleet.state, given);
+
+    (void)fleet_choose(&fleet, 1);
+    cr_assert(lt(dbl, fleet.terms[given].recent_ms, 0.001));
+    fleet_release(&fleet);
+}
+
 TestSuite(policy_round_robin, .fini = leak_check);
 
 Test(policy_round_robin, a_worker_that_leaves_upsets_nobody_elses_turn)

@@ -139,7 +139,14 @@ Test(retry, only_refusals_leave_no_engine_at_work)
     }
     for (int status = 100; status < 600; status++)
         cr_assert(eq(int, retry_status_was_begun(status),
-                     status >= 500 && status != 501 && status != 503));
+                     status >= 500 && status != 501 && status != 503 && status != 529));
+}
+
+Test(retry, only_three_statuses_say_that_there_is_too_much_to_do)
+{
+    for (int status = 100; status < 600; status++)
+        cr_assert(
+            eq(int, retry_status_is_busy(status), status == 429 || status == 503 || status == 529));
 }
 
 Test(retry, a_full_budget_pays_for_its_size_and_no_more)
