@@ -57,7 +57,7 @@ int client_state_after(enum client_state state, enum client_event event)
     return moves[state][event];
 }
 
-static void move(struct client_conn *conn, enum client_event event)
+void client_conn_move(struct client_conn *conn, enum client_event event)
 {
     int state = client_state_after(conn->state, event);
 
@@ -82,7 +82,7 @@ static void close_conn(struct client_conn *conn)
 
     if (conn->state == CLIENT_CLOSING)
         return;
-    move(conn, CLIENT_EVENT_CLOSE);
+    client_conn_move(conn, CLIENT_EVENT_CLOSE);
     deadline_disarm(&conn->deadline);
     deadline_disarm(&conn->hangup);
     list_remove(&conn->relay->clients, &conn->in_clients);
@@ -104,7 +104,7 @@ static void end_record(struct client_conn *conn, enum end_reason reason)
 }
 
 /* True: the client had got all of its answer. */
-static bool abandon(struct client_conn *conn)
+bool client_conn_abandon(struct client_conn *conn)
 {
     bool is_delivered = conn->work != NULL && conn->endpoint->handler->abandon(conn->work);
 
@@ -115,7 +115,7 @@ static bool abandon(struct client_conn *conn)
 /* The client left, or was too slow. */
 static void lose_client(struct client_conn *conn, enum end_reason reason)
 {
-    bool is_delivered = abandon(conn);
+    bool is_delivered = client_conn_abandon(conn);
 
     if (conn->state == CLIENT_READING || conn->state == CLIENT_ANSWERING)
         end_record(conn, is_delivered ? END_OK : reason);
@@ -132,7 +132,7 @@ static void on_shutdown(uv_shutdown_t *shutdown, int status)
 
 static void flushed(struct client_conn *conn)
 {
-    move(conn, CLIENT_EVENT_FLUSHED);
+    client_conn_move(conn, CLIENT_EVENT_FLUSHED);
     if (conn->has_eof || uv_shutdown(&conn->shutdown, (uv_stream_t *)&conn->tcp, on_shutdown) < 0) {
         close_conn(conn);
         return;
@@ -142,7 +142,7 @@ static void flushed(struct client_conn *conn)
 
 /* Bytes that the client does not take are waited for, whatever else its state waits for; but a
  * request that is arriving has a wait of its own. */
-static void wait_for_client(struct client_conn *conn)
+void client_conn_wait_for_client(struct client_conn *conn)
 {
     if (conn->state == CLIENT_READING)
         return;
@@ -162,7 +162,7 @@ static void on_progress(void *ctx)
     struct client_conn *conn = ctx;
     size_t bytes = outbox_bytes(&conn->outbox);
 
-    wait_for_client(conn);
+    client_conn_wait_for_client(conn);
     if (bytes == 0 && conn->state == CLIENT_FLUSHING) {
         flushed(conn);
     } else if (conn->is_worker_paused && bytes <= CLIENT_QUEUE_LOW_BYTES && conn->work != NULL) {
@@ -214,7 +214,7 @@ bool client_conn_is_congested(struct client_conn *conn)
 void client_conn_begin_answer(struct client_conn *conn)
 {
     if (conn->state == CLIENT_READING)
-        move(conn, CLIENT_EVENT_REQUEST_END);
+        client_conn_move(conn, CLIENT_EVENT_REQUEST_END);
 }
 
 static void feed_ahead(struct client_conn *conn)
@@ -242,19 +242,19 @@ void client_conn_answer_end(struct client_conn *conn, bool keep_alive, enum end_
     end_record(conn, reason);
     if (!keep_alive || !conn->may_live_on || !conn->has_request_end || conn->relay->is_draining) {
         forget_request(conn);
-        move(conn, CLIENT_EVENT_LAST_ANSWER);
+        client_conn_move(conn, CLIENT_EVENT_LAST_ANSWER);
         conn->has_sent_more = conn->ahead.bytes != NULL;
         read_on(conn); /* what comes is dropped: see CLIENT_LINGERING */
         if (outbox_bytes(&conn->outbox) == 0)
             flushed(conn);
         else
-            wait_for_client(conn);
+            client_conn_wait_for_client(conn);
         return;
     }
     forget_request(conn);
-    move(conn, CLIENT_EVENT_ANSWER_END);
+    client_conn_move(conn, CLIENT_EVENT_ANSWER_END);
     http_reader_next(conn->reader);
-    wait_for_client(conn);
+    client_conn_wait_for_client(conn);
     if (conn->ahead.bytes != NULL && !conn->is_in_feed)
         feed_ahead(conn);
 }
@@ -273,200 +273,7 @@ void client_conn_cut(struct client_conn *conn, enum end_reason reason)
     close_conn(conn);
 }
 
-/* ---- refusals ---- */
-
-/* What is wrong with the bytes themselves, or with how many they are. */
-static void refuse_fault(struct client_conn *conn, int status)
-{
-    struct http_fault fault = http_reader_fault(conn->reader);
-    struct client_answer more = {.must_close = true};
-    char message[256];
-
-    assert(status == -EBADMSG || status == -ENOMEM || status == -EMSGSIZE);
-
-    (void)abandon(conn);
-    if (status == -ENOMEM)
-        fault = (struct http_fault){503, "overloaded", "The router is out of memory. Retry later."};
-    if (status == -EMSGSIZE)
-        fault = (struct http_fault){413, "request_too_large", ""};
-    snprintf(message, sizeof message, "%s", fault.message);
-    if (fault.status == 413)
-        snprintf(message, sizeof message,
-                 "The request body is larger than this router accepts: it has %llu bytes or more, "
-                 "the limit is %llu bytes (option --body-bytes-max).",
-                 (unsigned long long)http_reader_body_bytes(conn->reader),
-                 (unsigned long long)conn->relay->config.body_bytes_max);
-    if (fault.status == 503)
-        more.retry_after_s = 1;
-    conn->relay->stats.protocol_faults_total[FAULT_CLIENT] += fault.status == 400;
-    client_conn_refuse(conn,
-                       fault.status == 413 || fault.status == 431 || fault.status == 414
-                           ? REJECT_TOO_LARGE
-                       : fault.status == 503 ? REJECT_OVERLOADED
-                                             : REJECT_BAD_REQUEST,
-                       &(struct api_error){fault.status, fault.code, NULL, message}, &more);
-}
-
-/* What may be asked of this path, or of all: never passed on. */
-static void answer_options(struct client_conn *conn, const char *allow)
-{
-    client_conn_answer(conn,
-                       &(struct client_answer){
-                           .status = 204,
-                           .allow = allow,
-                           .must_close = !conn->has_request_end,
-                       },
-                       END_OK);
-}
-
-/* What no endpoint serves. */
-static void refuse_target(struct client_conn *conn)
-{
-    char allow[ENDPOINT_ALLOW_BYTES_MAX];
-    struct client_answer more = {.must_close = !conn->has_request_end};
-
-    endpoint_allow(conn->endpoints, conn->head->target, allow);
-    if (conn->record.method == HTTP_METHOD_OPTIONS && allow[0] != '\0') {
-        answer_options(conn, allow);
-        return;
-    }
-    if (conn->refusal == ENDPOINT_NO_METHOD) {
-        more.allow = allow;
-        client_conn_refuse(
-            conn, REJECT_METHOD,
-            &(struct api_error){405, "method_not_allowed", NULL,
-                                "This path does not take that method; see the Allow header."},
-            &more);
-        return;
-    }
-    client_conn_refuse_path(conn, &more);
-}
-
 /* ---- reading ---- */
-
-static bool is_valid_id(struct slice id)
-{
-    if (id.len == 0 || id.len > REQUEST_ID_BYTES_MAX)
-        return false;
-    for (size_t i = 0; i < id.len; i++) {
-        char byte = id.ptr[i];
-
-        if (!((byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
-              (byte >= '0' && byte <= '9') || byte == '.' || byte == '_' || byte == '-'))
-            return false;
-    }
-    return true;
-}
-
-/* Every request has an id, so that each error names one. */
-static void make_id(struct client_conn *conn)
-{
-    relay_random_id(conn->relay, conn->record.request_id, RELAY_ID_BYTES);
-    conn->record.request_id[RELAY_ID_BYTES] = '\0';
-}
-
-static void begin_request(struct client_conn *conn)
-{
-    memset(&conn->record, 0, sizeof conn->record);
-    conn->record.begun_us = clock_now_us();
-    conn->record.api = API_OTHER;
-    conn->record.rung = ROUTE_RUNG_LOAD;
-    make_id(conn);
-    conn->may_live_on = false;
-    move(conn, CLIENT_EVENT_FIRST_BYTE);
-    /* The option may have changed since the connection's last request. */
-    http_reader_set_body_bytes_max(conn->reader, (int64_t)conn->relay->config.body_bytes_max);
-    relay_wait(conn->relay, RELAY_WAIT_CLIENT_HEADER, &conn->deadline);
-}
-
-static int begin_work(struct client_conn *conn, const struct http_head *head)
-{
-    conn->record.is_relayed = true;
-    conn->work = conn->endpoint->handler->begin(conn);
-    if (conn->work == NULL)
-        return -ENOMEM;
-    if (head->expects_continue && head->has_body) {
-        struct slice go_on = SLICE("HTTP/1.1 100 Continue\r\n\r\n");
-
-        return client_conn_write(conn, &go_on, 1);
-    }
-    return 0;
-}
-
-/* The id of a stored response opens a conversation to whoever reads it: it stays out of the log. */
-static void note_path(struct client_conn *conn, const struct endpoint *endpoint)
-{
-    struct request_record *record = &conn->record;
-
-    if (endpoint->suffix != NULL)
-        snprintf(record->path, sizeof record->path, "%s{id}%s", endpoint->path, endpoint->suffix);
-    else
-        request_record_set_path(record, conn->head->target);
-}
-
-static int on_head(void *ctx, const struct http_head *head)
-{
-    struct client_conn *conn = ctx;
-    const struct http_header *id = http_head_find(head, SLICE("X-Request-Id"));
-    const struct endpoint *endpoint = NULL;
-
-    if (id != NULL && is_valid_id(id->value))
-        request_record_copy(conn->record.request_id, sizeof conn->record.request_id, id->value);
-    conn->record.method = head->method;
-    conn->head = head;
-    conn->may_live_on = head->keep_alive && head->version_minor == 1;
-    conn->refusal = (int)endpoint_find(conn->endpoints, head->method, head->target, &endpoint,
-                                       &conn->endpoint_rest);
-    if (endpoint != NULL) {
-        conn->record.api = endpoint->api;
-        note_path(conn, endpoint);
-    }
-    relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
-    if (conn->refusal != ENDPOINT_FOUND) {
-        return head->has_body ? -ECANCELED : 0; /* nobody will read it */
-    }
-    if (head->content_length > (int64_t)conn->relay->config.body_bytes_max)
-        return -EMSGSIZE; /* before anybody asks for the body, or makes room for it */
-    conn->endpoint = endpoint;
-    return endpoint->handler != NULL ? begin_work(conn, head) : 0;
-}
-
-static int on_body(void *ctx, struct slice piece)
-{
-    struct client_conn *conn = ctx;
-
-    if (conn->work == NULL)
-        return 0; /* a body that no one asked for, of a GET */
-    relay_wait(conn->relay, RELAY_WAIT_CLIENT_BODY, &conn->deadline);
-    return conn->endpoint->handler->on_body(conn->work, piece);
-}
-
-static int on_end(void *ctx)
-{
-    struct client_conn *conn = ctx;
-
-    conn->has_request_end = true;
-    conn->record.read_us = clock_now_us();
-    return 0;
-}
-
-static const struct http_reader_callbacks reader_callbacks = {on_head, on_body, on_end};
-
-/* The request is complete. */
-static void answer_request(struct client_conn *conn)
-{
-    deadline_disarm(&conn->deadline);
-    if (conn->endpoint == NULL) {
-        refuse_target(conn);
-        return;
-    }
-    move(conn, CLIENT_EVENT_REQUEST_END);
-    wait_for_client(conn);
-    if (conn->work != NULL)
-        conn->endpoint->handler->on_request_end(conn->work);
-    else
-        conn->endpoint->answer(conn, conn->endpoint_rest);
-}
 
 /* Feeds one request's worth; returns what is left of bytes. */
 static struct slice feed_request(struct client_conn *conn, struct slice bytes)
@@ -475,17 +282,17 @@ static struct slice feed_request(struct client_conn *conn, struct slice bytes)
     int status;
 
     if (conn->state == CLIENT_IDLE)
-        begin_request(conn);
+        client_conn_begin_request(conn);
     status = http_reader_feed(conn->reader, bytes, &consumed);
     conn->record.bytes_in += consumed;
     if (status == -ECANCELED)
-        refuse_target(conn);
+        client_conn_refuse_target(conn);
     else if (status == -EBADMSG || status == -ENOMEM || status == -EMSGSIZE)
-        refuse_fault(conn, status);
+        client_conn_refuse_fault(conn, status);
     else if (status < 0) /* of a write: "100 Continue" did not reach it */
         lose_client(conn, END_CLIENT_ABORT);
     else if (conn->has_request_end)
-        answer_request(conn);
+        client_conn_answer_request(conn);
     return slice_skip(bytes, consumed);
 }
 
@@ -602,7 +409,8 @@ static struct client_conn *create(struct relay *relay, const struct endpoint_tab
         return NULL;
     conn->relay = relay;
     conn->endpoints = endpoints;
-    conn->reader = http_reader_create(HTTP_READER_REQUESTS, limits, &reader_callbacks, conn);
+    conn->reader =
+        http_reader_create(HTTP_READER_REQUESTS, limits, &client_conn_reader_callbacks, conn);
     if (conn->reader == NULL) {
         free(conn);
         return NULL;
@@ -673,7 +481,7 @@ void client_conn_expired(struct deadline *deadline)
         lose_client(conn, END_CLIENT_TIMEOUT);
         return;
     }
-    (void)abandon(conn);
+    (void)client_conn_abandon(conn);
     conn->relay->stats.rejected_total[REJECT_TIMEOUT]++;
     conn->record.phase = ABORT_READ;
     client_conn_answer_error(

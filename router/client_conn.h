@@ -182,4 +182,29 @@ void client_conn_expired(struct deadline *deadline);
 /* Time to look whether a client that is not being read has left. */
 void client_conn_check_hangup(struct deadline *hangup);
 
+/* Private to client_conn*.c. */
+
+/* Moves by event; asserts that the table allows it. */
+void client_conn_move(struct client_conn *conn, enum client_event event);
+
+/* Gives the handler's work up, if there is any. True: the client had got the whole answer. */
+bool client_conn_abandon(struct client_conn *conn);
+
+/* The request is complete: from here on a client that has to read is waited for. */
+void client_conn_wait_for_client(struct client_conn *conn);
+
+/* The first byte of a request has come. */
+void client_conn_begin_request(struct client_conn *conn);
+
+/* The request is complete: hands it to who answers it, or refuses it. */
+void client_conn_answer_request(struct client_conn *conn);
+
+/* Refuses a request for its bytes, or for how many they are: status is the reader's. */
+void client_conn_refuse_fault(struct client_conn *conn, int status);
+
+/* Refuses what no endpoint serves. */
+void client_conn_refuse_target(struct client_conn *conn);
+
+extern const struct http_reader_callbacks client_conn_reader_callbacks;
+
 #endif
