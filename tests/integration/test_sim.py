@@ -76,6 +76,16 @@ def test_an_answer_dies_after_that_many_bytes(sim, count, how):
     assert wire.end.kind == how
 
 
+def test_an_answer_shorter_than_that_lives_and_so_does_the_next(sim):
+    wire = ask(sim, whole(), "die_at_byte=1500")
+    first = len(read_answer(wire).read_all())
+    assert first < 1500
+
+    for _ in range(1500 // first + 1):
+        ask(sim, whole(), wire=wire)
+        assert len(read_answer(wire).read_all()) == first
+
+
 @ways
 def test_a_whole_answer_is_cut_in_its_body(sim, how):
     wire = ask(sim, whole(), f"die_at_event=1,how={how}")

@@ -104,7 +104,8 @@ static void go_on(struct connection *connection)
 {
     connection->is_finished = false;
     connection->has_request = false;
-    connection->pace_ms = 0;
+    connection->pace_ms = 0; /* both were of the request that is answered */
+    connection->bytes_left = UINT64_MAX;
     http_reader_next(connection->reader);
     uv_timer_start(&connection->timer, on_idle, connection->keep_alive_ms, 0);
     read_input(connection);
