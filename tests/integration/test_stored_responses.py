@@ -274,7 +274,7 @@ def test_what_goes_on_from_a_response_goes_where_that_is(fleet_router, fleet):
     requests = [fleet.expect() for _ in busy]
 
     assert {request.worker.port for request in requests} == {made["resp_0"].port}
-    for number, (request, client) in enumerate(zip(requests, busy)):
+    for number, request in enumerate(requests):
         assert request.json()["previous_response_id"] == "resp_0"
         request.answer(RESPONSES.answer(response_id=f"next_{number}"))
     for client in busy:
