@@ -90,12 +90,20 @@ void digest_field(struct digest *digest, uint32_t tag, const void *bytes, size_t
     digest->state = hash(digest->secret, record, sizeof record);
 }
 
+void digest_field_u64s(struct digest *digest, uint32_t tag, const uint64_t *values, size_t count)
+{
+    uint8_t bytes[8 * DIGEST_U64_COUNT_MAX];
+
+    assert(count <= DIGEST_U64_COUNT_MAX);
+
+    for (size_t i = 0; i < count; i++)
+        xxh3_put_u64(bytes + 8 * i, values[i]);
+    digest_field(digest, tag, bytes, 8 * count);
+}
+
 void digest_field_u64(struct digest *digest, uint32_t tag, uint64_t value)
 {
-    uint8_t bytes[8];
-
-    xxh3_put_u64(bytes, value);
-    digest_field(digest, tag, bytes, sizeof bytes);
+    digest_field_u64s(digest, tag, &value, 1);
 }
 
 uint64_t digest_end(const struct digest *digest)

@@ -54,6 +54,10 @@ void digest_begin(struct digest *digest, const uint8_t *secret, enum digest_doma
 void digest_field(struct digest *digest, uint32_t tag, const void *bytes, size_t len);
 void digest_field_u64(struct digest *digest, uint32_t tag, uint64_t value);
 
+/* Up to DIGEST_U64_COUNT_MAX numbers as one field: two steps of hashing for all of them. */
+enum { DIGEST_U64_COUNT_MAX = 8 };
+void digest_field_u64s(struct digest *digest, uint32_t tag, const uint64_t *values, size_t count);
+
 /* The digest of the fields so far; more may follow. The 64-bit form is never 0. */
 uint64_t digest_end(const struct digest *digest);
 struct digest_128 digest_end_128(const struct digest *digest);

@@ -26,7 +26,7 @@
  */
 
 /* Fields of the root's digest. */
-enum { ROOT_VERSION, ROOT_STREAM, ROOT_MODEL, ROOT_MEMBERS, ROOT_DROPS_TOOLS };
+enum { ROOT_MODEL, ROOT_NUMBERS };
 
 static const struct slice root_keys[] = {
     {"add_special_tokens", 18},
@@ -161,11 +161,11 @@ uint64_t prompt_root(const uint8_t *secret, const struct api_request *request)
         else if (slice_eq(member.key, SLICE("tool_choice")))
             drops_tools = is_none(member.value);
     }
+    const uint64_t numbers[] = {PROMPT_STREAM_VERSION, stream_of(request), sum,
+                                has_tools && drops_tools};
+
     digest_begin(&root, secret, DIGEST_ROOT);
-    digest_field_u64(&root, ROOT_VERSION, PROMPT_STREAM_VERSION);
-    digest_field_u64(&root, ROOT_STREAM, stream_of(request));
     digest_field(&root, ROOT_MODEL, request->model.ptr, request->model.len);
-    digest_field_u64(&root, ROOT_MEMBERS, sum);
-    digest_field_u64(&root, ROOT_DROPS_TOOLS, has_tools && drops_tools);
+    digest_field_u64s(&root, ROOT_NUMBERS, numbers, array_count(numbers));
     return digest_end(&root);
 }

@@ -103,6 +103,32 @@ Test(digest, a_copy_goes_on_by_itself)
     cr_assert(eq(u64, digest_end_128(&whole).high, digest_end_128(&copy).high));
 }
 
+static const uint8_t secret_of_zeros[DIGEST_SECRET_BYTES];
+
+static uint64_t digest_of_numbers(const uint64_t *values, size_t count)
+{
+    struct digest digest;
+
+    digest_begin(&digest, secret_of_zeros, DIGEST_ROOT);
+    digest_field_u64s(&digest, 1, values, count);
+    return digest_end(&digest);
+}
+
+Test(digest, of_several_numbers_each_counts_and_so_does_its_place)
+{
+    const uint64_t numbers[] = {1, 2, 3}, swapped[] = {2, 1, 3}, more[] = {1, 2, 3, 0};
+    struct digest single;
+    digest_begin(&single, secret_of_zeros, DIGEST_ROOT);
+    digest_field_u64(&single, 1, 1);
+
+    uint64_t name = digest_of_numbers(numbers, 3);
+
+    cr_assert(ne(u64, name, digest_of_numbers(swapped, 3)));
+    cr_assert(ne(u64, name, digest_of_numbers(more, 4)));
+    cr_assert(ne(u64, name, digest_of_numbers(numbers, 2)));
+    cr_assert(eq(u64, digest_end(&single), digest_of_numbers(numbers, 1)));
+}
+
 Test(digest, a_fingerprint_covers_secret_version_and_cuts)
 {
     uint8_t secret[DIGEST_SECRET_BYTES];
