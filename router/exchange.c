@@ -324,7 +324,8 @@ static void note_victim(struct exchange *exchange, struct poison_victim victim)
     exchange->history.death_count = POISON_VICTIM_COUNT;
     LOG(LOG_WARN, "query_of_death", log_text("request_id", record->request_id),
         log_text("worker", record->worker), log_text("model", record->model),
-        log_u64("refused_ms", relay->config.poison_memory_ms));
+        log_u64("refused_ms", poison_table_wait_ms(&relay->poison, exchange->body_name,
+                                                   io_loop_now_ms(relay->io))));
 }
 
 void exchange_note_death(struct exchange *exchange)

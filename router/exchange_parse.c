@@ -234,14 +234,24 @@ static void name_body(struct exchange *exchange)
     exchange->body_name = poison_body_name(exchange->relay->secret, prompt, body.ptr, body.len);
 }
 
-static void refuse_poison(struct exchange *exchange)
+/* False: it is poison, and refused. */
+static bool pass_poison(struct exchange *exchange)
 {
+    struct relay *relay = exchange->relay;
+    enum poison_verdict verdict =
+        poison_table_ask(&relay->poison, exchange->body_name, io_loop_now_ms(relay->io));
+
+    if (verdict == POISON_TRIAL) /* one more death, and it goes to nobody else */
+        exchange->history.death_count = POISON_VICTIM_COUNT - 1;
+    if (verdict != POISON_REFUSED)
+        return true;
     exchange->history.was_begun = true; /* by others: it is not to be sent again */
     exchange_refuse(exchange, REJECT_POISON,
                     &(struct api_error){502, "query_of_death", NULL,
                                         "Two workers died while they served this very request, so "
                                         "that no other one gets it for now (option "
                                         "--poison-memory-ms). Change it, or ask the operator."});
+    return false;
 }
 
 static void take_parse(struct exchange *exchange, const struct body_parse *parse)
@@ -252,10 +262,8 @@ static void take_parse(struct exchange *exchange, const struct body_parse *parse
     if (!judge(exchange, parse))
         return;
     name_body(exchange);
-    if (poison_table_has(&relay->poison, exchange->body_name, io_loop_now_ms(relay->io))) {
-        refuse_poison(exchange);
+    if (!pass_poison(exchange))
         return;
-    }
     record->parsed_us = clock_now_us();
     histogram_observe(&relay->stats.body_parse_seconds,
                       (double)(record->parsed_us - record->read_us) / 1e6);

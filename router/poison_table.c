@@ -17,7 +17,8 @@
  *
  * One death proves nothing: whatever else ran on that worker died with it. Neither do two deaths of
  * many copies of one body on one worker, so the victims must differ. And since a popular body (a
- * monitor's) may well be there when two workers are restarted, one good answer acquits it.
+ * monitor's) may well be there when two workers are restarted, or one node takes two with it,
+ * poison is put on trial again and again, ever more rarely, and one good answer acquits it.
  */
 enum { END_BYTES = 56 }; /* 128 bytes in all, the most that XXH3 takes in its short way */
 
@@ -30,7 +31,9 @@ void poison_table_init(struct poison_table *table, uint64_t memory_ms)
 static bool is_remembered(const struct poison_table *table, const struct poison_suspect *suspect,
                           uint64_t now_ms)
 {
-    return suspect->body != 0 && now_ms - suspect->at_ms < table->memory_ms;
+    uint64_t since_ms = suspect->is_poison ? suspect->until_ms : suspect->at_ms;
+
+    return suspect->body != 0 && now_ms < since_ms + table->memory_ms;
 }
 
 static struct poison_suspect *find(struct poison_table *table, uint64_t body)
@@ -75,22 +78,50 @@ bool poison_table_add(struct poison_table *table, uint64_t body, struct poison_v
         return false;
     }
     suspect->at_ms = now_ms;
-    suspect->is_poison |= suspect->first.worker != victim.worker ||
-                          suspect->first.restart_count != victim.restart_count;
-    return suspect->is_poison;
+    if (suspect->is_poison)
+        suspect->wait_ms *= 4;
+    else if (suspect->first.worker != victim.worker ||
+             suspect->first.restart_count != victim.restart_count)
+        suspect->wait_ms = POISON_WAIT_MS;
+    else
+        return false;
+    if (suspect->wait_ms > table->memory_ms)
+        suspect->wait_ms = table->memory_ms;
+    suspect->is_poison = true;
+    suspect->until_ms = now_ms + suspect->wait_ms;
+    return true;
 }
 
-bool poison_table_has(const struct poison_table *table, uint64_t body, uint64_t now_ms)
+/* NULL: it is no poison, or none any more. */
+static struct poison_suspect *find_poison(struct poison_table *table, uint64_t body,
+                                          uint64_t now_ms)
 {
-    const struct poison_suspect *set = table->suspects[body % POISON_SET_COUNT];
+    struct poison_suspect *suspect;
 
-    if (table->count == 0)
-        return false;
-    for (size_t way = 0; way < POISON_WAY_COUNT; way++) {
-        if (set[way].body == body)
-            return set[way].is_poison && is_remembered(table, &set[way], now_ms);
-    }
-    return false;
+    if (table->count == 0 || body == 0)
+        return NULL;
+    suspect = find(table, body);
+    return suspect != NULL && suspect->is_poison && is_remembered(table, suspect, now_ms) ? suspect
+                                                                                          : NULL;
+}
+
+enum poison_verdict poison_table_ask(struct poison_table *table, uint64_t body, uint64_t now_ms)
+{
+    struct poison_suspect *poison = find_poison(table, body, now_ms);
+
+    if (poison == NULL)
+        return POISON_UNKNOWN;
+    if (now_ms < poison->until_ms)
+        return POISON_REFUSED;
+    poison->until_ms = now_ms + poison->wait_ms;
+    return POISON_TRIAL;
+}
+
+uint64_t poison_table_wait_ms(struct poison_table *table, uint64_t body, uint64_t now_ms)
+{
+    const struct poison_suspect *poison = find_poison(table, body, now_ms);
+
+    return poison != NULL && now_ms < poison->until_ms ? poison->until_ms - now_ms : 0;
 }
 
 void poison_table_clear(struct poison_table *table, uint64_t body)

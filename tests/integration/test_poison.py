@@ -180,6 +180,27 @@ def test_it_is_forgotten_in_time(start_router, fleet):
     wait_until(is_served, "served again", 5)
 
 
+def test_on_trial_it_is_given_to_one_worker_and_no_second(start_router, fleet):
+    router = start_router(fleet, "--poison-memory-ms", 500)
+    client = send(router)
+    die_in_prefill(fleet.expect())
+    die_in_prefill(fleet.expect())
+    client.answer()
+    trials = []
+
+    def is_on_trial():
+        trials.append(send(router))
+        return not fleet.requests.empty() or trials[-1].wait_readable(0.1) is False
+
+    wait_until(is_on_trial, "let through", 5)
+    die_in_prefill(fleet.expect())
+
+    answer = trials[-1].answer()
+    assert answer.status == 502
+    assert answer.get("x-should-retry") == "false"
+    assert_refused(router, fleet)
+
+
 def test_it_can_be_switched_off(start_router, fleet):
     router = start_router(fleet, "--poison-memory-ms", 0)
     client = send(router)

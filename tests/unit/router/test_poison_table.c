@@ -27,7 +27,7 @@ Test(poison_table, one_death_proves_nothing)
 {
     cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
 
-    cr_assert(not(poison_table_has(&table, BODY, 10)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 10), POISON_UNKNOWN));
 }
 
 Test(poison_table, a_second_victim_makes_it_poison)
@@ -36,7 +36,7 @@ Test(poison_table, a_second_victim_makes_it_poison)
 
     cr_assert(poison_table_add(&table, BODY, ben, 20));
 
-    cr_assert(poison_table_has(&table, BODY, 20));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 20), POISON_REFUSED));
 }
 
 Test(poison_table, many_copies_on_one_worker_have_one_victim)
@@ -44,7 +44,7 @@ Test(poison_table, many_copies_on_one_worker_have_one_victim)
     for (uint64_t at_ms = 1; at_ms < 100; at_ms++)
         cr_assert(not(poison_table_add(&table, BODY, anna, at_ms)));
 
-    cr_assert(not(poison_table_has(&table, BODY, 100)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 100), POISON_UNKNOWN));
 }
 
 Test(poison_table, a_worker_that_came_back_is_another_victim)
@@ -62,7 +62,7 @@ Test(poison_table, deaths_too_far_apart_are_not_joined)
 
     cr_assert(not(poison_table_add(&table, BODY, ben, 10 + MEMORY_MS)));
 
-    cr_assert(not(poison_table_has(&table, BODY, 10 + MEMORY_MS)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 10 + MEMORY_MS), POISON_UNKNOWN));
     cr_assert(poison_table_add(&table, BODY, anna, 10 + 2 * MEMORY_MS - 1));
 }
 
@@ -71,8 +71,38 @@ Test(poison_table, poison_is_forgotten_a_while_after_its_last_victim)
     cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
     cr_assert(poison_table_add(&table, BODY, ben, 500));
 
-    cr_assert(poison_table_has(&table, BODY, 500 + MEMORY_MS - 1));
-    cr_assert(not(poison_table_has(&table, BODY, 500 + MEMORY_MS)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 500 + MEMORY_MS - 1), POISON_REFUSED));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 500 + 2 * MEMORY_MS), POISON_UNKNOWN));
+}
+
+Test(poison_table, one_at_a_time_is_put_on_trial)
+{
+    uint64_t at_ms = 20 + POISON_WAIT_MS;
+    poison_table_init(&table, 100 * POISON_WAIT_MS);
+    cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
+    cr_assert(poison_table_add(&table, BODY, ben, 20));
+    cr_assert(eq(u64, poison_table_wait_ms(&table, BODY, 20), POISON_WAIT_MS));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, at_ms - 1), POISON_REFUSED));
+
+    cr_assert(eq(int, poison_table_ask(&table, BODY, at_ms), POISON_TRIAL));
+
+    cr_assert(eq(int, poison_table_ask(&table, BODY, at_ms), POISON_REFUSED));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, at_ms + POISON_WAIT_MS), POISON_TRIAL));
+}
+
+Test(poison_table, each_trial_that_kills_makes_the_next_wait_longer_up_to_the_memory)
+{
+    static const uint64_t waits[] = {1, 4, 16, 20, 20};
+    uint64_t now_ms = 20;
+    poison_table_init(&table, 20 * POISON_WAIT_MS);
+    cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
+
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        cr_assert(poison_table_add(&table, BODY, ben, now_ms));
+        cr_assert(eq(u64, poison_table_wait_ms(&table, BODY, now_ms), waits[i] * POISON_WAIT_MS));
+        now_ms += waits[i] * POISON_WAIT_MS;
+        cr_assert(eq(int, poison_table_ask(&table, BODY, now_ms), POISON_TRIAL));
+    }
 }
 
 Test(poison_table, a_good_answer_acquits)
@@ -82,7 +112,7 @@ Test(poison_table, a_good_answer_acquits)
 
     poison_table_clear(&table, BODY);
 
-    cr_assert(not(poison_table_has(&table, BODY, 30)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 30), POISON_UNKNOWN));
     cr_assert(not(poison_table_add(&table, BODY, ben, 40)));
     cr_assert(eq(u32, table.count, 1));
 }
@@ -102,8 +132,8 @@ Test(poison_table, others_are_not_mistaken_for_it)
     cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
     cr_assert(poison_table_add(&table, BODY, ben, 20));
 
-    cr_assert(not(poison_table_has(&table, BODY + 1, 20)));
-    cr_assert(not(poison_table_has(&table, BODY + POISON_SET_COUNT, 20)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY + 1, 20), POISON_UNKNOWN));
+    cr_assert(eq(int, poison_table_ask(&table, BODY + POISON_SET_COUNT, 20), POISON_UNKNOWN));
 }
 
 Test(poison_table, where_nothing_is_remembered_nothing_is_poison)
@@ -113,7 +143,7 @@ Test(poison_table, where_nothing_is_remembered_nothing_is_poison)
     cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
     cr_assert(not(poison_table_add(&table, BODY, ben, 10)));
 
-    cr_assert(not(poison_table_has(&table, BODY, 10)));
+    cr_assert(eq(int, poison_table_ask(&table, BODY, 10), POISON_UNKNOWN));
     cr_assert(eq(u32, table.count, 0));
 }
 
@@ -124,7 +154,7 @@ Test(poison_table, a_request_without_a_body_is_not_remembered)
     cr_assert(not(poison_table_add(&table, BODY, anna, 10)));
     poison_table_clear(&table, 0);
 
-    cr_assert(not(poison_table_has(&table, 0, 10)));
+    cr_assert(eq(int, poison_table_ask(&table, 0, 10), POISON_UNKNOWN));
     cr_assert(eq(u32, table.count, 1));
 }
 
@@ -137,7 +167,7 @@ Test(poison_table, the_oldest_suspect_makes_room)
 
     cr_assert(not(poison_table_add(&table, 1 + POISON_WAY_COUNT * POISON_SET_COUNT, anna, 101)));
 
-    cr_assert(poison_table_has(&table, 1, 101));
+    cr_assert(eq(int, poison_table_ask(&table, 1, 101), POISON_REFUSED));
     cr_assert(not(poison_table_add(&table, 1 + POISON_SET_COUNT, ben, 102)), "was forgotten");
     cr_assert(eq(u32, table.count, POISON_WAY_COUNT));
 }
