@@ -196,7 +196,10 @@ part_sanitizers()
     case $? in
     0)
         say "integration"
-        run_pytest build-asan/bin tests/integration tests/soak || sanitizers_status=1 ;;
+        # Of the client table the awaited half: it has every way to fail, and to the router the two
+        # halves are the same bytes.
+        run_pytest build-asan/bin tests/integration tests/soak -k 'not test_cell or async-' ||
+            sanitizers_status=1 ;;
     "$EXIT_SKIP") skip "integration with sanitizers" "pip cannot install its packages" ;;
     *) sanitizers_status=1 ;;
     esac
