@@ -46,7 +46,7 @@ struct thread_pool_config {
     void *const *contexts;  /* one for each thread, borrowed until the pool is closed */
 };
 
-/* NULL: the system has no threads or no memory to give. */
+/* NULL: no memory. Threads start with the first jobs. */
 struct thread_pool *thread_pool_create(uv_loop_t *loop, struct thread_pool_config config);
 
 static inline void thread_job_init(struct thread_job *job,
@@ -57,7 +57,8 @@ static inline void thread_job_init(struct thread_job *job,
     list_node_init(&job->in_list);
 }
 
-/* Hands job to the threads, oldest first. -EBUSY: too many wait already; the job stays yours. */
+/* Hands job to the threads, oldest first. -EBUSY: too many wait already; -EAGAIN: the system gives
+ * not one thread. Then the job stays yours. */
 MUST_CHECK int thread_pool_submit(struct thread_pool *pool, struct thread_job *job);
 
 /* True: no thread had begun with it, and the job is yours again without on_done. False: on_done

@@ -359,8 +359,7 @@ static int start_parse_threads(struct app *app, const struct router_options *opt
         app->parse_scanners[i] = json_scanner_create();
     app->relay.parse_threads = thread_pool_create(&app->io.loop, config);
     if (app->relay.parse_threads == NULL) {
-        fprintf(stderr, "samovar-router: the system has no threads to give (option "
-                        "--parse-thread-count)\n");
+        fprintf(stderr, "samovar-router: no memory\n");
         return EXIT_CODE_FAILED;
     }
     return EXIT_CODE_OK;

@@ -349,18 +349,23 @@ static struct parse_job *make_job(struct exchange *exchange)
 
 static void parse_on_thread(struct exchange *exchange)
 {
+    static const struct api_error queue_is_full = {
+        503, "overloaded", NULL,
+        "Too many large bodies wait to be read (option --parse-queue-max). Try again later."};
+    static const struct api_error has_no_thread = {
+        503, "overloaded", NULL,
+        "The system gives the router no thread to read a large body with. Try again later."};
     struct relay *relay = exchange->relay;
     struct parse_job *job = make_job(exchange);
+    int status = job != NULL ? thread_pool_submit(relay->parse_threads, &job->job) : -ENOMEM;
 
     if (job == NULL) {
         refuse_memory(exchange);
-    } else if (thread_pool_submit(relay->parse_threads, &job->job) < 0) {
+    } else if (status < 0) {
         free_job(job);
         relay->stats.parse_jobs_refused_total++;
         exchange_refuse(exchange, REJECT_OVERLOADED,
-                        &(struct api_error){503, "overloaded", NULL,
-                                            "Too many large bodies wait to be read (option "
-                                            "--parse-queue-max). Try again later."});
+                        status == -EBUSY ? &queue_is_full : &has_no_thread);
     } else {
         exchange->parse_job = job;
         relay->stats.parse_jobs++;

@@ -2,6 +2,8 @@
 
 #include "backends/thread_pool.h"
 
+#include <dirent.h>
+
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
@@ -107,7 +109,37 @@ static void wait_done(struct world *world, int count)
     cr_assert(loop_run_until(has_all, world, WAIT_MS), "%d of %d done", world->done_count, count);
 }
 
+static size_t count_threads(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    size_t count = 0;
+
+    cr_assert(tasks != NULL);
+    while (readdir(tasks) != NULL)
+        count++;
+    closedir(tasks);
+    return count;
+}
+
 TestSuite(thread_pool, .init = loop_fixture_init, .fini = loop_fixture_fini);
+
+Test(thread_pool, a_thread_starts_with_each_of_the_first_jobs_and_none_before)
+{
+    size_t before = count_threads();
+    struct world world;
+    world_init(&world, 2, JOB_COUNT);
+    cr_assert(eq(sz, count_threads(), before));
+
+    for (int i = 0; i < 3; i++) {
+        cr_assert(eq(int, submit(&world, i), 0));
+        cr_assert(eq(sz, count_threads(), before + (i < 2 ? (size_t)i + 1 : 2)));
+    }
+
+    for (int i = 0; i < 3; i++)
+        open_gate(&world, i);
+    wait_done(&world, 3);
+    world_release(&world);
+}
 
 Test(thread_pool, a_job_runs_with_its_threads_context_and_comes_back_on_the_loop)
 {
