@@ -2,11 +2,10 @@
 
 #include "backends/thread_pool.h"
 
-#include <dirent.h>
-
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include <dirent.h>
 #include <errno.h>
 
 #include "tests/support/loop_fixture.h"
