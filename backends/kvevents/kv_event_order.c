@@ -18,12 +18,17 @@
  *
  * Progress is certain: a replay ends, then a cool-down begins, and within it a hole is lost for
  * good and the rest goes on. So an engine whose buffer is too short, or that answers nothing, costs
- * one replay per cool-down, however often its sequence jumps.
+ * one replay per cool-down, however often its sequence jumps. Without a cool-down there is still
+ * none twice from the same place.
  */
 
 void kv_event_order_init(struct kv_event_order *order, struct kv_event_order_config config)
 {
-    *order = (struct kv_event_order){.config = config, .is_replaying = config.has_replay};
+    *order = (struct kv_event_order){
+        .config = config,
+        .is_replaying = config.has_replay,
+        .has_asked = config.has_replay,
+    };
 }
 
 static enum kv_event_verdict deliver(struct kv_event_order *order, double at_s)
@@ -47,6 +52,7 @@ static enum kv_event_verdict restart(struct kv_event_order *order)
     order->epoch++;
     order->next = 0;
     order->has_live = false;
+    order->has_asked = false;
     order->newest_at_s = 0;
     return KV_EVENT_RESTARTED;
 }
@@ -54,8 +60,12 @@ static enum kv_event_verdict restart(struct kv_event_order *order)
 static enum kv_event_verdict bridge(struct kv_event_order *order, uint64_t sequence,
                                     uint64_t now_ms)
 {
-    if (order->config.has_replay && now_ms >= order->allowed_ms) {
+    const bool is_asked = order->has_asked && order->asked == order->next;
+
+    if (order->config.has_replay && !is_asked && now_ms >= order->allowed_ms) {
         order->is_replaying = true;
+        order->has_asked = true;
+        order->asked = order->next;
         return KV_EVENT_REPLAY;
     }
     order->next = sequence;

@@ -27,6 +27,8 @@ struct kv_event_order {
     double newest_at_s;  /* the engine's clock in what was delivered in this epoch; 0 */
     bool is_replaying;   /* from a replay's request to kv_event_order_replay_end() */
     uint64_t allowed_ms; /* no replay before */
+    bool has_asked;      /* for a replay, in this epoch */
+    uint64_t asked;      /* from where, the last time: never twice from the same place */
 };
 
 enum kv_event_verdict {

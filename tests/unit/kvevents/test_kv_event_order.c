@@ -78,6 +78,19 @@ Test(kv_event_order, a_replay_that_fills_nothing_is_not_asked_for_again_before_t
     cr_assert(eq(int, kv_event_order_live(&order, 12, 13, now_ms + COOLDOWN_MS), KV_EVENT_REPLAY));
 }
 
+Test(kv_event_order, no_replay_is_asked_for_twice_from_one_place)
+{
+    struct kv_event_order order;
+    kv_event_order_init(&order, (struct kv_event_order_config){true, 0});
+    kv_event_order_replay_end(&order, 0);
+
+    cr_assert(eq(int, kv_event_order_live(&order, 3, 1, 0), KV_EVENT_LOST), "asked at the start");
+    cr_assert(eq(int, kv_event_order_live(&order, 3, 1, 0), KV_EVENT_DELIVER));
+    cr_assert(eq(int, kv_event_order_live(&order, 9, 2, 0), KV_EVENT_REPLAY));
+    kv_event_order_replay_end(&order, 0);
+    cr_assert(eq(int, kv_event_order_live(&order, 9, 2, 0), KV_EVENT_LOST));
+}
+
 Test(kv_event_order, without_a_replay_a_hole_is_lost_and_the_rest_goes_on)
 {
     struct kv_event_order order = order_at(false, 0);
