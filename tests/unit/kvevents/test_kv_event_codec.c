@@ -463,6 +463,8 @@ Test(kv_event_codec, an_event_that_is_not_as_it_should_be_is_passed_over_and_cou
         SLICE_OF("\x95\xab"
                  "BlockStored\x90\xc0\x91\xff\x01"), /* a token below zero */
         SLICE_OF("\x95\xab"
+                 "BlockStored\x90\xc0\x91\xcf\x00\x00\x00\x01\x00\x00\x00\x00\x01"),
+        SLICE_OF("\x95\xab"
                  "BlockStored\x90\xc0\x90\xff"), /* a size below zero */
         SLICE_OF("\x95\xab"
                  "BlockStored\x90\xc0\x90\xcf\x00\x00\x00\x01\x00\x00\x00\x00"),
