@@ -280,19 +280,14 @@ static void interpolate(const struct join *join, uint32_t first, uint32_t last, 
     on_path(join, last)->token_end = tokens;
 }
 
-/* The first of the known whose tokens are not the new prompt's; known: none. Tokens that the engine
- * no longer knows say nothing. */
-static uint32_t find_conflict(const struct join *join)
+/* Whether path[i] is mapped to tokens that the new prompt has not. A block that the engine no
+ * longer knows says nothing. */
+static bool is_conflict(const struct join *join, uint32_t i)
 {
-    for (uint32_t i = 0; i < join->known; i++) {
-        const struct token_node *node =
-            token_chain_find(&join->alignment->tokens, on_path(join, i)->block);
+    const struct token_node *node =
+        token_chain_find(&join->alignment->tokens, on_path(join, i)->block);
 
-        if (node != NULL &&
-            (node->depth > join->block_count || block_at(join, node->depth) != node))
-            return i;
-    }
-    return join->known;
+    return node != NULL && (node->depth > join->block_count || block_at(join, node->depth) != node);
 }
 
 /* Where the tokens of path[i] part from the new prompt's: the last block that both have. */
@@ -309,51 +304,64 @@ static const struct token_node *find_parting(const struct join *join, uint32_t i
     return node;
 }
 
-/* Newer than what is mapped: from here on it is mapped anew. */
-static void flip_from(struct join *join, uint32_t first)
+/*
+ * Equal text became other tokens: path[first..last] is mapped anew, and so is what follows it
+ * unless that agrees with the new prompt already.
+ */
+static void flip(struct join *join, uint32_t first, uint32_t last)
 {
-    for (uint32_t i = first; i < join->known; i++) {
+    for (uint32_t i = first; i <= last; i++) {
         struct aligned *aligned = on_path(join, i);
 
         if (aligned->flips <= FLIPS_MAX)
             aligned->flips++;
         join->alignment->stats.flipped++;
     }
+    if (last + 1 < join->known) {
+        struct aligned *next = on_path(join, last + 1);
+        const bool is_anchor = next->is_anchor;
+
+        if (first == 0 || on_path(join, first - 1)->token_end <= next->token_end) {
+            interpolate(join, first, last + 1, next->token_end);
+            next->is_anchor = is_anchor;
+            return;
+        }
+    }
     join->known = first;
 }
 
-/* The last known place is good to within [low, high]; what was interpolated up to it is moved. */
-static void correct(const struct join *join, uint32_t low, uint32_t high)
+/* The place of path[last] is good to within [low, high]; what was interpolated up to it is moved.
+ */
+static void correct(const struct join *join, uint32_t last, uint32_t low, uint32_t high)
 {
-    const uint32_t last = join->known - 1, at = on_path(join, last)->token_end;
+    const uint32_t at = on_path(join, last)->token_end;
     const uint32_t to = at < low ? low : high;
     uint32_t first = last;
 
-    if (at >= low && at <= high)
+    if (on_path(join, last)->is_anchor || (at >= low && at <= high))
         return;
     while (first > 0 && !on_path(join, first - 1)->is_anchor)
         first--;
     if (first > 0 && on_path(join, first - 1)->token_end > to)
-        return; /* even an anchor lies behind: flipping is for the caller to decide */
+        return; /* the anchor is good to within a block too: leave both */
     interpolate(join, first, last, to);
     join->alignment->stats.corrected++;
 }
 
-static void settle_conflict(struct join *join, uint32_t first)
+static void settle_conflicts(struct join *join, uint32_t first, uint32_t last)
 {
     const struct token_node *parting = find_parting(join, first);
     const uint32_t block_tokens = block_at(join, join->block_count)->token_end / join->block_count;
+    const uint32_t low = parting->token_end > SLACK_TOKENS ? parting->token_end - SLACK_TOKENS : 0;
     const uint32_t high = parting->token_end + block_tokens - 1;
 
-    for (uint32_t i = first; i < join->known; i++) {
+    for (uint32_t i = first; i <= last; i++) {
         if (on_path(join, i)->is_anchor && on_path(join, i)->token_end > high + SLACK_TOKENS) {
-            flip_from(join, first);
+            flip(join, first, last);
             return;
         }
     }
-    if (on_path(join, join->known - 1)->is_anchor)
-        return;
-    correct(join, parting->token_end > SLACK_TOKENS ? parting->token_end - SLACK_TOKENS : 0, high);
+    correct(join, last, low, high);
 }
 
 /* The engine found more of this prompt than the text we know to be shared: the text's place is
@@ -364,28 +372,32 @@ static void use_cached(const struct join *join)
 
     if (cached == UINT32_MAX || join->known == 0 || join->known == join->path_count)
         return;
-    if (cached > join->text_tokens || on_path(join, join->known - 1)->is_anchor)
+    if (cached > join->text_tokens)
         return;
-    correct(join, cached > SLACK_TOKENS ? cached - SLACK_TOKENS : 0, UINT32_MAX);
+    correct(join, join->known - 1, cached > SLACK_TOKENS ? cached - SLACK_TOKENS : 0, UINT32_MAX);
 }
 
+/* Decides where each block of the path ends, in tokens. */
 static void settle(struct join *join)
 {
-    const uint32_t first = find_conflict(join);
     struct aligned *tip = on_path(join, join->path_count - 1);
-    uint32_t fitting;
+    uint32_t first = 0, last = join->known, fitting;
 
-    if (first < join->known)
-        settle_conflict(join, first);
+    while (first < join->known && !is_conflict(join, first))
+        first++;
+    while (last > first && !is_conflict(join, last - 1))
+        last--;
+    if (first < last)
+        settle_conflicts(join, first, last - 1);
     else
         use_cached(join);
     if (join->known == join->path_count && tip->token_end != join->text_tokens)
-        join->known--; /* mapped before by interpolation, or otherwise: now it is known */
+        join->known--; /* it was interpolated, or came to be other tokens: now it is known */
     fitting = join->known;
     while (fitting > 0 && on_path(join, fitting - 1)->token_end > join->text_tokens)
         fitting--;
     if (fitting < join->known)
-        flip_from(join, fitting);
+        flip(join, fitting, join->known - 1);
     if (join->known < join->path_count)
         interpolate(join, join->known, join->path_count - 1, join->text_tokens);
     tip->is_anchor = true;
