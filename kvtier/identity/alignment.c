@@ -132,7 +132,8 @@ static void attach(struct alignment *alignment, uint32_t index, const struct tok
 static void claim(struct alignment *alignment, uint32_t index, uint64_t hash, uint8_t tiers)
 {
     struct aligned *aligned = &alignment->aligned[index];
-    const uint32_t tokens = tiers != 0 ? aligned->token_end : 0;
+    const struct token_node *node = token_chain_find(&alignment->tokens, aligned->block);
+    const uint32_t tokens = tiers != 0 && node != NULL ? node->token_end : 0;
 
     if (aligned->claimed == tiers && aligned->claimed_tokens == tokens)
         return;
@@ -403,19 +404,38 @@ static void settle(struct join *join)
     tip->is_anchor = true;
 }
 
+static void note_span(struct alignment *alignment, uint32_t depth, uint32_t parent_depth)
+{
+    if (depth > parent_depth && depth - parent_depth > alignment->span_max)
+        alignment->span_max = depth - parent_depth;
+}
+
+/* What lies behind a block covers more or fewer tokens when that block's end moves. */
+static void mark_children(struct alignment *alignment, uint32_t index)
+{
+    for (uint32_t i = text_chain_at(&alignment->text, index)->child; i != 0;
+         i = text_chain_at(&alignment->text, i)->sibling_older) {
+        note_span(alignment, alignment->aligned[i].depth, alignment->aligned[index].depth);
+        mark_stale(alignment, i);
+    }
+}
+
 static void attach_path(const struct join *join)
 {
     struct alignment *alignment = join->alignment;
-    uint32_t depth = 0;
+    uint32_t parent_depth = 0;
 
     for (uint32_t i = 0; i < join->path_count; i++) {
+        const uint32_t index = alignment->path[i];
         struct aligned *aligned = on_path(join, i);
+        const uint32_t depth = aligned->depth;
 
-        attach(alignment, alignment->path[i], block_full_at(join, aligned->token_end));
-        if (aligned->depth > depth && aligned->depth - depth > alignment->span_max)
-            alignment->span_max = aligned->depth - depth;
-        depth = aligned->depth;
-        mark_stale(alignment, alignment->path[i]);
+        attach(alignment, index, block_full_at(join, aligned->token_end));
+        note_span(alignment, aligned->depth, parent_depth);
+        mark_stale(alignment, index);
+        if (aligned->depth != depth)
+            mark_children(alignment, index);
+        parent_depth = aligned->depth;
     }
 }
 
@@ -492,7 +512,7 @@ static uint8_t tiers_of(const struct alignment *alignment, uint32_t index)
         return 0;
     if (aligned->block == 0)
         return 1
-               << TOKEN_TIER_HBM; /* no token block is full yet: nothing is promised, none lacks */
+               << TOKEN_TIER_HBM; /* no token block is full yet: nothing is promised, nor lacking */
     if (node == NULL)
         return 0;
     do {

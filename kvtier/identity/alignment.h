@@ -22,7 +22,8 @@
 /*
  * A text block's residency is now this (absolute, not a difference): tiers, bit 1 << tier; 0: none,
  * and if the block was forgotten too, it is not known any more. tokens: from the start of the
- * prompt to the block's end. Must not change the alignment.
+ * prompt to the end of the last token block that is full by the text block's end, which is what the
+ * engine can find; 0 with tiers where there is none yet. Must not change the alignment.
  */
 typedef void alignment_claimed_fn(void *ctx, uint64_t hash, uint8_t tiers, uint32_t tokens);
 

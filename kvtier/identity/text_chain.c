@@ -9,7 +9,7 @@
 /*
  * DESIGN
  *
- *   [H1] -- [H2] -- [H3] -- [H4]     each node knows its parent; children are only counted
+ *   [H1] -- [H2] -- [H3] -- [H4]     child, sibling, parent links
  *              \--- [H5]
  *
  * Only leaves are forgotten, the one used longest ago first: a known block always has its whole
@@ -61,7 +61,7 @@ static void unlist(struct text_chain *chain, uint32_t index)
 static void list_newest(struct text_chain *chain, uint32_t index)
 {
     unlist(chain, index);
-    if (index == 0 || chain->nodes[index].child_count > 0)
+    if (index == 0 || chain->nodes[index].child != 0)
         return;
     chain->nodes[index].older = chain->newest;
     *(chain->newest != 0 ? &chain->nodes[chain->newest].newer : &chain->oldest) = index;
@@ -70,7 +70,7 @@ static void list_newest(struct text_chain *chain, uint32_t index)
 
 static void list_oldest(struct text_chain *chain, uint32_t index)
 {
-    if (index == 0 || chain->nodes[index].child_count > 0)
+    if (index == 0 || chain->nodes[index].child != 0)
         return;
     assert(!is_listed(chain, index));
     chain->nodes[index].newer = chain->oldest;
@@ -78,28 +78,38 @@ static void list_oldest(struct text_chain *chain, uint32_t index)
     chain->oldest = index;
 }
 
-static bool forget_oldest(struct text_chain *chain)
+/* Takes a leaf that is in no list out of the tree. */
+static void free_node(struct text_chain *chain, uint32_t index)
 {
-    const uint32_t index = chain->oldest;
     struct text_node *node = &chain->nodes[index];
-    const uint64_t hash = node->hash;
-    const uint32_t parent = node->parent;
 
-    if (index == 0)
-        return false;
-    assert(node->child_count == 0);
+    assert(node->child == 0);
 
-    unlist(chain, index);
-    block_map_remove(&chain->by_hash, hash);
+    if (node->sibling_older != 0)
+        chain->nodes[node->sibling_older].sibling_newer = node->sibling_newer;
+    if (node->sibling_newer != 0)
+        chain->nodes[node->sibling_newer].sibling_older = node->sibling_older;
+    else if (node->parent != 0)
+        chain->nodes[node->parent].child = node->sibling_older;
+    block_map_remove(&chain->by_hash, node->hash);
     *node = (struct text_node){.newer = chain->node_free};
     chain->node_free = index;
     chain->node_count--;
+}
+
+static bool forget_oldest(struct text_chain *chain)
+{
+    const uint32_t index = chain->oldest;
+    const uint64_t hash = chain->nodes[index].hash;
+    const uint32_t parent = chain->nodes[index].parent;
+
+    if (index == 0)
+        return false;
+
+    unlist(chain, index);
+    free_node(chain, index);
+    list_oldest(chain, parent);
     chain->stats.forgotten++;
-    if (parent != 0) {
-        assert(chain->nodes[parent].child_count > 0);
-        chain->nodes[parent].child_count--;
-        list_oldest(chain, parent);
-    }
     if (chain->config.on_forgotten != NULL)
         chain->config.on_forgotten(chain->config.ctx, index, hash);
     return true;
@@ -165,8 +175,12 @@ static uint32_t add(struct text_chain *chain, uint32_t parent, struct text_block
         .parent = parent,
         .depth = parent != 0 ? chain->nodes[parent].depth + 1 : 1,
     };
-    if (parent != 0)
-        chain->nodes[parent].child_count++;
+    if (parent == 0)
+        return index;
+    chain->nodes[index].sibling_older = chain->nodes[parent].child;
+    if (chain->nodes[parent].child != 0)
+        chain->nodes[chain->nodes[parent].child].sibling_newer = index;
+    chain->nodes[parent].child = index;
     return index;
 }
 
@@ -176,12 +190,7 @@ static void take_back(struct text_chain *chain, uint32_t tip, uint32_t base)
     while (tip != base) {
         const uint32_t parent = chain->nodes[tip].parent;
 
-        block_map_remove(&chain->by_hash, chain->nodes[tip].hash);
-        chain->nodes[tip] = (struct text_node){.newer = chain->node_free};
-        chain->node_free = tip;
-        chain->node_count--;
-        if (parent != 0)
-            chain->nodes[parent].child_count--;
+        free_node(chain, tip);
         tip = parent;
     }
     list_newest(chain, base);

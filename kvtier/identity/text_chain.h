@@ -21,7 +21,7 @@
 typedef void text_forgotten_fn(void *ctx, uint32_t index, uint64_t hash);
 
 struct text_chain_config {
-    uint32_t node_count_max; /* some 90 bytes for each */
+    uint32_t node_count_max; /* some 100 bytes for each */
     uint32_t depth_max; /* longer chains are refused: a walk to the root is that long at most */
     text_forgotten_fn *on_forgotten; /* NULL: nobody wants to know */
     void *ctx;
@@ -32,7 +32,9 @@ struct text_node {
     uint64_t end;    /* bytes from the start of the stream to the end of this block */
     uint32_t parent; /* index; 0: the first of its stream */
     uint32_t depth;  /* blocks up to here, this one included */
-    uint32_t child_count;
+    uint32_t child;  /* the newest; the others by its sibling_older */
+    uint32_t sibling_older;
+    uint32_t sibling_newer;
     uint32_t older; /* in the list of leaves, by last use */
     uint32_t newer; /* also links free nodes */
 };

@@ -303,7 +303,7 @@ static uint32_t predict(const struct experiment *e)
 
         if (alignment_claim(&e->alignment, e->text[i].hash, &at) == 0)
             break;
-        tokens = at / BLOCK_TOKENS * BLOCK_TOKENS;
+        tokens = at;
     }
     return tokens < e->block_count * BLOCK_TOKENS ? tokens : e->block_count * BLOCK_TOKENS;
 }

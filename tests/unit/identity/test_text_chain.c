@@ -185,7 +185,7 @@ Test(text_chain, chains_deeper_than_allowed_are_refused)
     text_chain_release(&chain);
 }
 
-/* Every node is in the map, every leaf in the list, and every parent counts its children. */
+/* Every node is in the map, every leaf in the list, and every parent knows its children. */
 static void check_whole(const struct text_chain *chain)
 {
     uint32_t children[65] = {0};
@@ -197,13 +197,18 @@ static void check_whole(const struct text_chain *chain)
         if (node->hash == 0)
             continue;
         nodes++;
-        leaves += node->child_count == 0;
+        leaves += node->child == 0;
         children[node->parent]++;
         cr_assert(eq(u32, text_chain_find(chain, node->hash), i));
     }
     for (uint32_t i = 1; i <= 64; i++)
-        if (text_chain_at(chain, i)->hash != 0)
-            cr_assert(eq(u32, text_chain_at(chain, i)->child_count, children[i]));
+        for (uint32_t c = text_chain_at(chain, i)->child; c != 0;
+             c = text_chain_at(chain, c)->sibling_older) {
+            cr_assert(eq(u32, text_chain_at(chain, c)->parent, i));
+            children[i]--;
+        }
+    for (uint32_t i = 1; i <= 64; i++)
+        cr_assert(eq(u32, children[i], 0));
     for (uint32_t i = chain->oldest; i != 0; i = text_chain_at(chain, i)->newer)
         listed++;
     cr_assert(eq(sz, listed, leaves));
