@@ -217,6 +217,7 @@ void alignment_anchor(struct alignment *alignment, const struct alignment_anchor
 
     attempt->has_anchor = true;
     attempt->last_block = anchor->last_block;
+    attempt->is_answer = anchor->is_answer;
     attempt->token_count = anchor->token_count;
     attempt->tail_tokens = anchor->tail_tokens;
     attempt->cached_tokens = anchor->cached_tokens;
@@ -463,20 +464,41 @@ static void lay_out_blocks(struct join *join, const struct token_node *last)
     }
 }
 
+/*
+ * The attempt's last full block; NULL: not there yet. No one tells the tokens of an answer, so its
+ * blocks are those that were made last behind the prompt's. If that was another answer to the same
+ * prompt, the next turn's anchor puts it right. The last token of an answer is never computed, so
+ * that it fills no block.
+ */
+static const struct token_node *find_last(const struct alignment *alignment,
+                                          const struct attempt *attempt)
+{
+    const struct token_node *node = token_chain_find(&alignment->tokens, attempt->last_block);
+    uint32_t block_tokens;
+
+    if (node == NULL || !attempt->is_answer || node->depth == 0)
+        return node;
+    block_tokens = node->token_end / node->depth;
+    while (node != NULL && attempt->token_count > node->token_end + block_tokens)
+        node = token_chain_at(&alignment->tokens, node->child);
+    return node;
+}
+
 /* That many tokens fill the blocks up to last, and not one more. */
 static bool is_fitting(const struct alignment *alignment, const struct attempt *attempt,
                        const struct token_node *last)
 {
     return last->depth > 0 && last->depth <= alignment->config.depth_max &&
            attempt->token_count >= last->token_end &&
-           attempt->token_count - last->token_end < last->token_end / last->depth &&
+           attempt->token_count - last->token_end <
+               last->token_end / last->depth + (attempt->is_answer ? 1 : 0) &&
            attempt->token_count > attempt->tail_tokens;
 }
 
 /* True: the attempt is done with, joined or not. */
 static bool try_join(struct alignment *alignment, const struct attempt *attempt)
 {
-    const struct token_node *last = token_chain_find(&alignment->tokens, attempt->last_block);
+    const struct token_node *last = find_last(alignment, attempt);
     struct join join = {.alignment = alignment, .cached_tokens = attempt->cached_tokens};
 
     if (!attempt->has_record || !attempt->has_anchor || last == NULL)

@@ -88,8 +88,9 @@ struct alignment_record {
 };
 
 struct alignment_anchor {
-    uint64_t attempt;       /* not 0 */
-    uint64_t last_block;    /* name of the last full token block */
+    uint64_t attempt;    /* not 0 */
+    uint64_t last_block; /* name of the last full token block, of the prompt in any case */
+    bool is_answer; /* the answer's blocks are the newest behind last_block: nobody names them */
     uint32_t token_count;   /* of the prompt; of prompt and answer for an answer's */
     uint32_t tail_tokens;   /* of these behind the text: what the template adds for the answer */
     uint32_t cached_tokens; /* the engine found in its cache; UINT32_MAX: not known */

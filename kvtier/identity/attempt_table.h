@@ -20,6 +20,7 @@ struct attempt {
     uint64_t due_ms; /* leaves then */
     bool has_record;
     bool has_anchor;
+    bool is_answer;         /* anchor: last_block is the prompt's, token_count the answer's end */
     uint32_t tip;           /* record: index of the last text block, */
     uint64_t tip_hash;      /* which must still be this one */
     uint64_t last_block;    /* anchor: name of the last full token block */

@@ -450,6 +450,48 @@ Test(alignment, the_newest_anchor_wins_from_where_it_parts_and_what_flips_on_is_
     alignment_release(&world.alignment);
 }
 
+/* The prompt is the first six text blocks, the answer the other four; 24 and 16 token blocks. */
+static void make_answer(const struct world *world, struct request *prompt, struct request *answer)
+{
+    make_plain(world, prompt, 0, 1000, 1);
+    make_plain(world, answer, 0, 1000, 2);
+    prompt->text_count = 6;
+    prompt->id_count = 6 * 64;
+    finish_request(world, prompt, 1);
+    answer->id_count -= 1; /* the last token is never computed: its block is not full */
+    finish_request(world, answer, 2);
+    answer->anchor.token_count++;
+    answer->anchor.last_block = prompt->anchor.last_block;
+    answer->anchor.is_answer = true;
+}
+
+Test(alignment, an_answer_is_found_behind_its_prompt_in_any_order)
+{
+    static const enum part orders[6][3] = {
+        {RECORD, ANCHOR, EVENT}, {RECORD, EVENT, ANCHOR}, {ANCHOR, RECORD, EVENT},
+        {ANCHOR, EVENT, RECORD}, {EVENT, RECORD, ANCHOR}, {EVENT, ANCHOR, RECORD},
+    };
+
+    for (size_t order = 0; order < 6; order++) {
+        struct world world;
+        struct request prompt, answer;
+        make_world(&world);
+        make_answer(&world, &prompt, &answer);
+        give_all(&world, &prompt);
+
+        for (size_t i = 0; i < 3; i++) {
+            give(&world, &answer, orders[order][i]);
+            alignment_flush(&world.alignment, 0);
+        }
+
+        cr_assert(eq(u64, world.alignment.stats.joined, 2), "order %zu", order);
+        cr_assert(eq(sz, count_claimed(&world, &answer), 10));
+        cr_assert(eq(u32, tokens_at(&world, &answer, 8), 9 * 64));
+        cr_assert(eq(u32, tokens_at(&world, &answer, 9), 10 * 64 - BLOCK_TOKENS));
+        alignment_release(&world.alignment);
+    }
+}
+
 struct told {
     unsigned claims, withdrawals;
     uint64_t withdrawn;
