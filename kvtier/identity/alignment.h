@@ -5,7 +5,8 @@
  * text (a record), and how many tokens it became and which is the last full block of these (an
  * anchor). From then on it says of each text block in which tiers the engine holds all of it.
  * Records, anchors and token events may come in any order; the result is the same.
- * Pure: the caller tells the time; all memory is taken at init. One thread at a time.
+ * Pure: the caller tells the time; init takes the memory, or bounds it (maps grow up
+ * to a limit). One thread at a time.
  */
 #ifndef KVTIER_IDENTITY_ALIGNMENT_H
 #define KVTIER_IDENTITY_ALIGNMENT_H
@@ -96,7 +97,7 @@ struct alignment_anchor {
     uint32_t cached_tokens; /* the engine found in its cache; UINT32_MAX: not known */
 };
 
-/* Takes all memory it will ever use. -ENOMEM; -EINVAL: a limit is 0. */
+/* Empty. -ENOMEM; -EINVAL: a limit is 0. */
 MUST_CHECK int alignment_init(struct alignment *alignment, struct alignment_config config);
 
 /* Errors are text_chain_extend()'s; then the record is not kept. now_ms never goes back. */

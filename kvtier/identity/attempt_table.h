@@ -3,7 +3,8 @@
 /*
  * attempt_table: attempts of which alignment has only a part yet: the record, the anchor, or both
  * but not the tokens. Bounded in number and time; what leaves unjoined is counted.
- * Pure: the caller tells the time; all memory is taken at init. One thread at a time.
+ * Pure: the caller tells the time; init takes the memory, or bounds it (maps grow up
+ * to a limit). One thread at a time.
  */
 #ifndef KVTIER_IDENTITY_ATTEMPT_TABLE_H
 #define KVTIER_IDENTITY_ATTEMPT_TABLE_H
@@ -40,7 +41,7 @@ struct attempt_table {
     uint64_t pushed_out; /* left for newer ones */
 };
 
-/* Takes all memory it will ever use. -ENOMEM; -EINVAL: a limit is 0. */
+/* Empty. -ENOMEM; -EINVAL: a limit is 0. */
 MUST_CHECK int attempt_table_init(struct attempt_table *table, uint32_t count_max,
                                   uint32_t wait_ms);
 

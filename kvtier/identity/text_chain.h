@@ -5,7 +5,8 @@
  * where each ends. What a router sees in the map it may take as the start of its next record, so
  * forgetting a block is told, as the removal it must be there. Where the engine's tokens come in is
  * alignment's business.
- * Pure: no I/O, clock or globals; all memory is taken at init. One thread at a time.
+ * Pure: no I/O, clock or globals; init takes the memory, or bounds it (maps grow up
+ * to a limit). One thread at a time.
  */
 #ifndef KVTIER_IDENTITY_TEXT_CHAIN_H
 #define KVTIER_IDENTITY_TEXT_CHAIN_H
@@ -63,7 +64,7 @@ struct text_chain {
     struct text_chain_stats stats;
 };
 
-/* Takes all memory it will ever use. -ENOMEM; -EINVAL: a limit is 0. */
+/* Empty. -ENOMEM; -EINVAL: a limit is 0. */
 MUST_CHECK int text_chain_init(struct text_chain *chain, struct text_chain_config config);
 
 /*

@@ -5,7 +5,8 @@
  * which follows which, and in which tiers the engine holds them. Blocks have names of our own, made
  * of their token ids; the engine's hashes are only aliases, so neither its algorithm nor its seed
  * matters. It keeps no token ids and knows nothing of text.
- * Pure: no I/O, clock or globals; all memory is taken at init. One thread at a time.
+ * Pure: no I/O, clock or globals; init takes the memory, or bounds it (maps grow up
+ * to a limit). One thread at a time.
  */
 #ifndef KVTIER_IDENTITY_TOKEN_CHAIN_H
 #define KVTIER_IDENTITY_TOKEN_CHAIN_H
@@ -110,7 +111,7 @@ struct digest_128 token_chain_root(const uint8_t *secret, const char *lora, size
 struct digest_128 token_chain_next(const uint8_t *secret, struct digest_128 parent,
                                    const uint32_t *ids, size_t id_count, uint64_t extra);
 
-/* Takes all memory it will ever use. -ENOMEM; -EINVAL: no nodes, or no or unknown groups. */
+/* An empty chain. -ENOMEM; -EINVAL: no nodes, or no or unknown groups. */
 MUST_CHECK int token_chain_init(struct token_chain *chain, struct token_chain_config config);
 
 /*
