@@ -22,6 +22,9 @@ enum digest_domain {
     DIGEST_AFFINITY = 4,    /* a session key, for rendezvous and ring */
     DIGEST_RESPONSE = 5,    /* the id of a response that an engine stores */
     DIGEST_BODY = 6,        /* the body of a request, to know it again */
+    DIGEST_TOKEN_ROOT = 7,  /* what a chain of token blocks starts from: LoRA, salt */
+    DIGEST_TOKEN_BLOCK = 8, /* a block of token ids behind its parent */
+    DIGEST_TOKEN_ALIAS = 9, /* what an engine calls a block */
 };
 
 struct digest_128 {

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * alignment_join: the part of alignment that learns: what one attempt says about where its text
+ * blocks end in tokens. Included by alignment's own sources only; as pure as alignment.
+ */
+#ifndef KVTIER_IDENTITY_ALIGNMENT_JOIN_H
+#define KVTIER_IDENTITY_ALIGNMENT_JOIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kvtier/identity/alignment.h"
+
+enum { ALIGNMENT_FLIPS_MAX = 3 }; /* a block that flipped more often is not claimed */
+
+/* True: the attempt is done with, joined or not (counted). False: a part of it is still missing. */
+bool alignment_join(struct alignment *alignment, const struct attempt *attempt);
+
+/* Puts a text block into the list of node, or into none while no block is full (node is a root). */
+void alignment_attach(struct alignment *alignment, uint32_t index, const struct token_node *node);
+
+/* The next flush looks at the claim on this text block. */
+void alignment_mark_stale(struct alignment *alignment, uint32_t index);
+
+#endif

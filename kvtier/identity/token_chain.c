@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/identity/token_chain.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * DESIGN
+ *
+ *   root(LoRA, salt) -- [ids] -- [ids] -- [ids]        nodes: child, sibling, parent links
+ *                           \--- [ids]
+ *   alias 7f3a.. -> node                               what the engine says it in removals
+ *
+ * A block that the engine dropped stays known while there is room: the engine may store its child
+ * again, naming it by hash only, and text that was aligned to it needs no new anchor when it comes
+ * back. What may be forgotten is held nowhere and has no children; such nodes form a list, oldest
+ * first. So a parent always outlives its children, and every known node has its whole prefix.
+ *
+ * An engine may hold several copies of a block (per physical copy, tier and group) and tells of
+ * each one's end, so references are counted. A count of copies that is too high is a phantom that
+ * never ends; one too low is only a hit that was not foreseen. Where it is unclear (an alias that
+ * came to mean another block, a count at its limit) the lower one is taken.
+ *
+ * Both maps get twice the bytes that their entries need, because block_map fills to 3/4 and may
+ * have half a table beside the new one while it grows; a full one refuses all the same.
+ */
+
+enum { FIELD_LORA = 1, FIELD_SALT, FIELD_PARENT, FIELD_IDS, FIELD_EXTRA };
+
+enum { MAP_BYTES_PER_ENTRY = 48, MAP_BYTES_MIN = 4096, COPIES_MAX = UINT16_MAX };
+
+static struct digest_128 named(struct digest_128 digest)
+{
+    if (digest.low == 0)
+        digest.low = 1; /* 0 is nobody's name */
+    return digest;
+}
+
+uint64_t token_alias_of_bytes(const uint8_t *secret, const void *bytes, size_t len)
+{
+    return digest_64(secret, DIGEST_TOKEN_ALIAS, bytes, len);
+}
+
+uint64_t token_alias_of_number(const uint8_t *secret, uint64_t number)
+{
+    struct digest digest;
+
+    digest_begin(&digest, secret, DIGEST_TOKEN_ALIAS);
+    digest_field_u64(&digest, 1, number);
+    return digest_end(&digest);
+}
+
+struct digest_128 token_chain_root(const uint8_t *secret, const char *lora, size_t lora_len,
+                                   const char *salt, size_t salt_len)
+{
+    struct digest digest;
+
+    digest_begin(&digest, secret, DIGEST_TOKEN_ROOT);
+    digest_field(&digest, FIELD_LORA, lora, lora_len);
+    digest_field(&digest, FIELD_SALT, salt, salt_len);
+    return named(digest_end_128(&digest));
+}
+
+/* Ids are hashed as they lie in memory: these names never leave the host (saved state included). */
+struct digest_128 token_chain_next(const uint8_t *secret, struct digest_128 parent,
+                                   const uint32_t *ids, size_t id_count, uint64_t extra)
+{
+    const uint64_t names[2] = {parent.low, parent.high};
+    struct digest digest;
+
+    digest_begin(&digest, secret, DIGEST_TOKEN_BLOCK);
+    digest_field_u64s(&digest, FIELD_PARENT, names, 2);
+    digest_field(&digest, FIELD_IDS, ids, id_count * sizeof *ids);
+    if (extra != 0)
+        digest_field_u64(&digest, FIELD_EXTRA, extra);
+    return named(digest_end_128(&digest));
+}
+
+static uint32_t index_of(const struct token_chain *chain, const struct token_node *node)
+{
+    return (uint32_t)(node - chain->nodes);
+}
+
+static void reset(struct token_chain *chain)
+{
+    const uint32_t count = chain->config.node_count_max;
+
+    memset(chain->nodes, 0, (count + 1) * sizeof *chain->nodes);
+    memset(chain->aliases, 0, (count + 1) * sizeof *chain->aliases);
+    for (uint32_t i = 1; i < count; i++) {
+        chain->nodes[i].newer = i + 1;
+        chain->aliases[i].next = i + 1;
+    }
+    chain->node_free = chain->alias_free = 1;
+    chain->oldest = chain->newest = 0;
+    chain->node_count = 0;
+}
+
+int token_chain_init(struct token_chain *chain, struct token_chain_config config)
+{
+    const size_t count = (size_t)config.node_count_max + 1;
+    const size_t map_bytes = count * MAP_BYTES_PER_ENTRY + MAP_BYTES_MIN;
+
+    *chain = (struct token_chain){.config = config};
+    if (config.node_count_max == 0 || config.node_count_max == UINT32_MAX)
+        return -EINVAL;
+    if (config.groups == 0 || config.groups >> TOKEN_GROUP_COUNT_MAX != 0)
+        return -EINVAL;
+    assert(config.secret != NULL);
+    chain->nodes = calloc(count, sizeof *chain->nodes);
+    chain->aliases = calloc(count, sizeof *chain->aliases);
+    block_map_init(&chain->by_name, map_bytes);
+    block_map_init(&chain->by_alias, map_bytes);
+    if (chain->nodes == NULL || chain->aliases == NULL) {
+        token_chain_release(chain);
+        return -ENOMEM;
+    }
+    reset(chain);
+    return 0;
+}
+
+/* Unlinks node from the forgettable, if it is there. */
+static void keep(struct token_chain *chain, struct token_node *node)
+{
+    if (!node->is_forgettable)
+        return;
+    *(node->older != 0 ? &chain->nodes[node->older].newer : &chain->oldest) = node->newer;
+    *(node->newer != 0 ? &chain->nodes[node->newer].older : &chain->newest) = node->older;
+    node->older = node->newer = 0;
+    node->is_forgettable = false;
+}
+
+static bool has_copies(const struct token_node *node)
+{
+    for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)
+        for (unsigned group = 0; group < TOKEN_GROUP_COUNT_MAX; group++)
+            if (node->copies[tier][group] > 0)
+                return true;
+    return false;
+}
+
+static bool is_needed(const struct token_node *node)
+{
+    return node->child != 0 || has_copies(node);
+}
+
+/* Puts node among the forgettable, as the newest, when nothing needs it any more. */
+static void offer(struct token_chain *chain, struct token_node *node)
+{
+    const uint32_t index = index_of(chain, node);
+
+    keep(chain, node);
+    if (is_needed(node))
+        return;
+    node->older = chain->newest;
+    *(chain->newest != 0 ? &chain->nodes[chain->newest].newer : &chain->oldest) = index;
+    chain->newest = index;
+    node->is_forgettable = true;
+}
+
+/* The same, as the oldest: it was of use no later than the child that has just been forgotten. */
+static void offer_first(struct token_chain *chain, struct token_node *node)
+{
+    const uint32_t index = index_of(chain, node);
+
+    keep(chain, node);
+    if (is_needed(node))
+        return;
+    node->newer = chain->oldest;
+    *(chain->oldest != 0 ? &chain->nodes[chain->oldest].older : &chain->newest) = index;
+    chain->oldest = index;
+    node->is_forgettable = true;
+}
+
+static void drop_aliases(struct token_chain *chain, struct token_node *node)
+{
+    while (node->alias != 0) {
+        const uint32_t index = node->alias;
+        struct token_alias *alias = &chain->aliases[index];
+
+        node->alias = alias->next;
+        block_map_remove(&chain->by_alias, alias->key);
+        *alias = (struct token_alias){.next = chain->alias_free};
+        chain->alias_free = index;
+    }
+}
+
+static void unlink_sibling(struct token_chain *chain, struct token_node *node)
+{
+    struct token_node *parent = &chain->nodes[node->parent];
+
+    if (node->parent == 0)
+        return;
+    if (node->sibling_older != 0)
+        chain->nodes[node->sibling_older].sibling_newer = node->sibling_newer;
+    if (node->sibling_newer != 0)
+        chain->nodes[node->sibling_newer].sibling_older = node->sibling_older;
+    else
+        parent->child = node->sibling_older;
+    offer_first(chain, parent);
+}
+
+/* Frees the node that has been of no use for longest. False: every one is needed. */
+static bool forget_oldest(struct token_chain *chain)
+{
+    const uint32_t index = chain->oldest;
+    struct token_node *node = &chain->nodes[index];
+
+    if (index == 0)
+        return false;
+    assert(node->child == 0);
+    assert(node->tiers == 0);
+
+    keep(chain, node);
+    drop_aliases(chain, node);
+    unlink_sibling(chain, node);
+    block_map_remove(&chain->by_name, node->digest.low);
+    *node = (struct token_node){.newer = chain->node_free};
+    chain->node_free = index;
+    chain->node_count--;
+    chain->stats.forgotten++;
+    return true;
+}
+
+static struct token_node *find_node(const struct token_chain *chain, uint64_t name)
+{
+    const uint64_t *index = name != 0 ? block_map_find(&chain->by_name, name) : NULL;
+
+    return index != NULL ? &chain->nodes[*index] : NULL;
+}
+
+static struct token_node *find_by_alias(const struct token_chain *chain, uint64_t key)
+{
+    const uint64_t *index = key != 0 ? block_map_find(&chain->by_alias, key) : NULL;
+
+    return index != NULL ? &chain->nodes[chain->aliases[*index].node] : NULL;
+}
+
+/* The parent is kept while room is made: it may be the oldest that nothing needs. */
+static struct token_node *add_node(struct token_chain *chain, struct token_node *parent,
+                                   struct digest_128 digest, uint32_t token_count)
+{
+    struct token_node *node = NULL;
+    uint64_t *place = NULL;
+
+    if (parent != NULL)
+        keep(chain, parent);
+    if (chain->node_free != 0 || forget_oldest(chain))
+        place = block_map_claim(&chain->by_name, digest.low);
+    if (place == NULL) {
+        chain->stats.refused++;
+        goto out;
+    }
+    *place = chain->node_free;
+    node = &chain->nodes[chain->node_free];
+    chain->node_free = node->newer;
+    chain->node_count++;
+    *node = (struct token_node){.digest = digest, .token_end = token_count};
+    if (parent != NULL) {
+        node->parent = index_of(chain, parent);
+        node->depth = parent->depth + 1;
+        node->token_end += parent->token_end;
+        node->sibling_older = parent->child;
+        if (parent->child != 0)
+            chain->nodes[parent->child].sibling_newer = index_of(chain, node);
+        parent->child = index_of(chain, node);
+    }
+out:
+    if (parent != NULL)
+        offer(chain, parent);
+    return node;
+}
+
+/* The node of digest, made where it is missing and not yet forgettable; NULL: counted why. */
+static struct token_node *claim_node(struct token_chain *chain, struct token_node *parent,
+                                     struct digest_128 digest, uint32_t token_count)
+{
+    struct token_node *node = find_node(chain, digest.low);
+
+    if (node == NULL)
+        return add_node(chain, parent, digest, token_count);
+    if (node->digest.high != digest.high) {
+        chain->stats.collisions++;
+        return NULL;
+    }
+    return node;
+}
+
+static void set_tiers(struct token_chain *chain, struct token_node *node)
+{
+    const uint8_t before = node->tiers;
+    uint8_t after = 0;
+
+    for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++) {
+        unsigned groups = 0;
+
+        for (unsigned group = 0; group < TOKEN_GROUP_COUNT_MAX; group++)
+            groups |= (unsigned)(node->copies[tier][group] > 0) << group;
+        if (groups == chain->config.groups)
+            after = (uint8_t)(after | 1U << tier);
+    }
+    node->tiers = after;
+    offer(chain, node);
+    if (before != after && chain->config.on_changed != NULL)
+        chain->config.on_changed(chain->config.ctx, node->digest.low, before, after);
+}
+
+static void unlink_alias(struct token_chain *chain, uint32_t index)
+{
+    struct token_node *node = &chain->nodes[chain->aliases[index].node];
+    uint32_t *link = &node->alias;
+
+    while (*link != index)
+        link = &chain->aliases[*link].next;
+    *link = chain->aliases[index].next;
+    /* No removal names these copies any more: they could never end. */
+    memset(node->copies, 0, sizeof node->copies);
+    set_tiers(chain, node);
+}
+
+/* False: there is no room for another alias. */
+static bool bind_alias(struct token_chain *chain, uint64_t key, struct token_node *node)
+{
+    uint64_t *place = block_map_find(&chain->by_alias, key);
+    uint32_t index = place != NULL ? (uint32_t)*place : 0;
+
+    if (index != 0 && chain->aliases[index].node == index_of(chain, node))
+        return true;
+    if (index != 0) {
+        chain->stats.rebound++;
+        unlink_alias(chain, index);
+    } else {
+        keep(chain, node);
+        if (chain->alias_free == 0)
+            forget_oldest(chain);
+        index = chain->alias_free;
+        place = index != 0 ? block_map_claim(&chain->by_alias, key) : NULL;
+        if (place == NULL)
+            return false;
+        *place = index;
+        chain->alias_free = chain->aliases[index].next;
+    }
+    chain->aliases[index] = (struct token_alias){key, index_of(chain, node), node->alias};
+    node->alias = index;
+    return true;
+}
+
+static void add_copy(struct token_chain *chain, struct token_node *node,
+                     const struct token_store *store)
+{
+    uint16_t *copies = &node->copies[store->tier][store->group];
+
+    if (*copies == 0 || (!store->is_report && *copies < COPIES_MAX))
+        ++*copies;
+    set_tiers(chain, node);
+}
+
+static bool counts(struct token_chain *chain, uint8_t group)
+{
+    if (group < TOKEN_GROUP_COUNT_MAX && (chain->config.groups >> group & 1) != 0)
+        return true;
+    chain->stats.ignored_groups++;
+    return false;
+}
+
+static size_t store_known(struct token_chain *chain, const struct token_store *store)
+{
+    size_t stored = 0;
+
+    for (size_t i = 0; i < store->block_count; i++) {
+        struct token_node *node = find_by_alias(chain, store->aliases[i]);
+
+        if (node == NULL) {
+            chain->stats.orphans++;
+            continue;
+        }
+        add_copy(chain, node, store);
+        stored++;
+    }
+    return stored;
+}
+
+static struct token_node *store_block(struct token_chain *chain, struct token_node *parent,
+                                      const struct token_store *store, size_t i)
+{
+    const uint32_t *ids = store->ids + i * store->block_tokens;
+    const uint64_t extra = store->extras != NULL ? store->extras[i] : 0;
+    struct digest_128 digest =
+        token_chain_next(chain->config.secret, parent->digest, ids, store->block_tokens, extra);
+    struct token_node *node = claim_node(chain, parent, digest, store->block_tokens);
+
+    if (node == NULL)
+        return NULL;
+    if (!bind_alias(chain, store->aliases[i], node)) {
+        chain->stats.refused++;
+        offer(chain, node);
+        return NULL;
+    }
+    add_copy(chain, node, store);
+    return node;
+}
+
+size_t token_chain_store(struct token_chain *chain, const struct token_store *store)
+{
+    struct token_node *parent;
+    size_t stored = 0;
+
+    assert(store->tier < TOKEN_TIER_COUNT);
+    assert(store->ids == NULL || store->block_tokens > 0);
+
+    if (!counts(chain, store->group) || store->block_count == 0)
+        return 0;
+    if (store->ids == NULL)
+        return store_known(chain, store);
+    parent = store->has_parent ? find_by_alias(chain, store->parent)
+                               : claim_node(chain, NULL, store->root, 0);
+    if (parent == NULL) {
+        chain->stats.orphans += store->block_count;
+        return 0;
+    }
+    for (; stored < store->block_count; stored++) {
+        struct token_node *node = store_block(chain, parent, store, stored);
+
+        if (node == NULL)
+            break;
+        parent = node;
+    }
+    if (stored < store->block_count) {
+        chain->stats.orphans += store->block_count - stored - 1;
+        offer(chain, parent);
+    }
+    return stored;
+}
+
+bool token_chain_remove(struct token_chain *chain, uint64_t alias, enum token_tier tier,
+                        uint8_t group)
+{
+    struct token_node *node;
+
+    assert(tier < TOKEN_TIER_COUNT);
+
+    if (!counts(chain, group))
+        return false;
+    node = find_by_alias(chain, alias);
+    if (node == NULL || node->copies[tier][group] == 0) {
+        chain->stats.unknown_drops++;
+        return false;
+    }
+    node->copies[tier][group]--;
+    set_tiers(chain, node);
+    return true;
+}
+
+void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier)
+{
+    assert(tier < TOKEN_TIER_COUNT);
+
+    for (uint32_t i = 1; i <= chain->config.node_count_max; i++) {
+        static const uint16_t none[TOKEN_GROUP_COUNT_MAX];
+        struct token_node *node = &chain->nodes[i];
+
+        if (memcmp(node->copies[tier], none, sizeof none) == 0)
+            continue;
+        memset(node->copies[tier], 0, sizeof node->copies[tier]);
+        set_tiers(chain, node);
+    }
+}
+
+void token_chain_begin_epoch(struct token_chain *chain)
+{
+    for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)
+        token_chain_clear_tier(chain, (enum token_tier)tier);
+    block_map_release(&chain->by_name);
+    block_map_release(&chain->by_alias);
+    reset(chain);
+}
+
+const struct token_node *token_chain_find(const struct token_chain *chain, uint64_t name)
+{
+    return find_node(chain, name);
+}
+
+const struct token_node *token_chain_at(const struct token_chain *chain, uint32_t index)
+{
+    assert(index <= chain->config.node_count_max);
+
+    return index != 0 ? &chain->nodes[index] : NULL;
+}
+
+void token_chain_release(struct token_chain *chain)
+{
+    free(chain->nodes);
+    free(chain->aliases);
+    chain->nodes = NULL;
+    chain->aliases = NULL;
+    block_map_release(&chain->by_name);
+    block_map_release(&chain->by_alias);
+}

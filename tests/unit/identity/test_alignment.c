@@ -1,0 +1,597 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/identity/alignment.h"
+
+#include "tests/support/leak_check.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <string.h>
+
+/*
+ * A world of one engine and one router. Text is words; a block of text is TEXT_WORDS of them and
+ * has 256 bytes; a word becomes WORD_TOKENS tokens, so that a text block is 64 tokens: four blocks
+ * of the engine. What the template writes in front of the text may vary.
+ */
+enum {
+    TEXT_WORDS = 16,
+    WORD_TOKENS = 4,
+    BLOCK_TOKENS = 16,
+    TOKENS_MAX = 4096,
+    TEXT_BLOCKS_MAX = 64
+};
+enum { HBM = 1 << TOKEN_TIER_HBM, CPU = 1 << TOKEN_TIER_CPU, SSD = 1 << TOKEN_TIER_SSD };
+
+struct world {
+    struct alignment alignment;
+    uint8_t secret[DIGEST_SECRET_BYTES];
+    const char *salt;
+};
+
+/* One request: what the router and the engine make of its words. */
+struct request {
+    struct text_block text[TEXT_BLOCKS_MAX];
+    size_t text_count;
+    uint32_t ids[TOKENS_MAX];
+    uint32_t id_count;
+    uint64_t aliases[TOKENS_MAX / BLOCK_TOKENS];
+    struct alignment_record record;
+    struct alignment_anchor anchor;
+    struct token_store store;
+};
+
+static struct alignment_config config_of(const struct world *world)
+{
+    return (struct alignment_config){.secret = world->secret,
+                                     .token_nodes_max = 4096,
+                                     .text_nodes_max = 512,
+                                     .depth_max = 512,
+                                     .attempts_max = 16,
+                                     .wait_ms = 10000,
+                                     .groups = 1};
+}
+
+static void make_world(struct world *world)
+{
+    world->salt = "";
+    digest_secret_derive(world->secret, "alignment", 9);
+    cr_assert(eq(int, alignment_init(&world->alignment, config_of(world)), 0));
+}
+
+/* Words are numbers. The template's own tokens come first. */
+static void make_request(const struct world *world, struct request *request, const uint32_t *words,
+                         size_t word_count)
+{
+    uint64_t hash = digest_64(world->secret, DIGEST_ROOT, world->salt, strlen(world->salt));
+
+    *request = (struct request){.text_count = word_count / TEXT_WORDS};
+    for (size_t i = 0; i < request->text_count; i++) {
+        uint64_t named[1 + TEXT_WORDS] = {hash};
+
+        for (size_t w = 0; w < TEXT_WORDS; w++)
+            named[1 + w] = words[i * TEXT_WORDS + w];
+        hash = digest_64(world->secret, DIGEST_MEDIA, named, sizeof named);
+        request->text[i] = (struct text_block){hash, (i + 1) * 256};
+    }
+    for (size_t w = 0; w < word_count; w++)
+        for (uint32_t t = 0; t < WORD_TOKENS; t++)
+            request->ids[request->id_count++] = words[w] * WORD_TOKENS + t;
+}
+
+/* Says what the three parts are, after the engine's tokens were settled. */
+static void finish_request(const struct world *world, struct request *request, uint64_t attempt)
+{
+    const size_t block_count = request->id_count / BLOCK_TOKENS;
+    struct digest_128 root =
+        token_chain_root(world->secret, NULL, 0, world->salt, strlen(world->salt));
+    struct digest_128 block = root;
+
+    for (size_t i = 0; i < block_count; i++) {
+        block = token_chain_next(world->secret, block, request->ids + i * BLOCK_TOKENS,
+                                 BLOCK_TOKENS, 0);
+        request->aliases[i] = block.high | 1;
+    }
+    request->store = (struct token_store){.root = root,
+                                          .aliases = request->aliases,
+                                          .block_count = block_count,
+                                          .ids = request->ids,
+                                          .block_tokens = BLOCK_TOKENS,
+                                          .is_report = true};
+    request->record = (struct alignment_record){
+        .attempt = attempt, .blocks = request->text, .block_count = request->text_count};
+    request->anchor = (struct alignment_anchor){.attempt = attempt,
+                                                .last_block = block.low,
+                                                .token_count = request->id_count,
+                                                .cached_tokens = UINT32_MAX};
+}
+
+/* count text blocks of words that begin with first, behind shared blocks of words from 0 on. */
+static void make_plain(const struct world *world, struct request *request, size_t shared_count,
+                       uint32_t first, uint64_t attempt)
+{
+    uint32_t words[10 * TEXT_WORDS];
+
+    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
+        words[w] = w < shared_count * TEXT_WORDS ? w : first + w;
+    make_request(world, request, words, 10 * TEXT_WORDS);
+    finish_request(world, request, attempt);
+}
+
+enum part { RECORD, ANCHOR, EVENT };
+
+static void give(struct world *world, const struct request *request, enum part part)
+{
+    switch (part) {
+    case RECORD:
+        cr_assert(eq(int, alignment_record(&world->alignment, &request->record, 0), 0));
+        break;
+    case ANCHOR:
+        alignment_anchor(&world->alignment, &request->anchor, 0);
+        break;
+    case EVENT:
+        token_chain_store(&world->alignment.tokens, &request->store);
+        break;
+    }
+}
+
+static void give_all(struct world *world, const struct request *request)
+{
+    give(world, request, RECORD);
+    give(world, request, EVENT);
+    give(world, request, ANCHOR);
+    alignment_flush(&world->alignment, 0);
+}
+
+static void evict(struct world *world, const struct request *request, size_t block,
+                  enum token_tier tier)
+{
+    cr_assert(token_chain_remove(&world->alignment.tokens, request->aliases[block], tier, 0));
+    alignment_flush(&world->alignment, 0);
+}
+
+/* How many of the request's first text blocks are claimed. */
+static size_t count_claimed(const struct world *world, const struct request *request)
+{
+    size_t count = 0;
+
+    while (count < request->text_count &&
+           alignment_claim(&world->alignment, request->text[count].hash, NULL) != 0)
+        count++;
+    return count;
+}
+
+static uint32_t tokens_at(const struct world *world, const struct request *request, size_t i)
+{
+    uint32_t tokens;
+
+    alignment_claim(&world->alignment, request->text[i].hash, &tokens);
+    return tokens;
+}
+
+TestSuite(alignment, .fini = leak_check);
+
+Test(alignment, any_order_of_record_anchor_and_event_gives_the_same)
+{
+    static const enum part orders[6][3] = {
+        {RECORD, ANCHOR, EVENT}, {RECORD, EVENT, ANCHOR}, {ANCHOR, RECORD, EVENT},
+        {ANCHOR, EVENT, RECORD}, {EVENT, RECORD, ANCHOR}, {EVENT, ANCHOR, RECORD},
+    };
+
+    for (size_t order = 0; order < 12; order++) {
+        struct world world;
+        struct request first, second;
+        make_world(&world);
+        make_plain(&world, &first, 4, 1000, 1);
+        make_plain(&world, &second, 4, 2000, 2);
+
+        for (size_t i = 0; i < 3; i++) {
+            give(&world, &first, orders[order % 6][i]);
+            if (order >= 6) /* with and without a look in between */
+                alignment_flush(&world.alignment, 0);
+        }
+        alignment_flush(&world.alignment, 0);
+        for (size_t i = 0; i < 3; i++)
+            give(&world, &second, orders[5 - order % 6][i]);
+        alignment_flush(&world.alignment, 0);
+
+        cr_assert(eq(u64, world.alignment.stats.joined, 2), "order %zu", order);
+        cr_assert(eq(sz, count_claimed(&world, &first), 10));
+        cr_assert(eq(sz, count_claimed(&world, &second), 10));
+        for (size_t i = 0; i < 10; i++) {
+            cr_assert(eq(u32, tokens_at(&world, &first, i), (uint32_t)(i + 1) * 64));
+            cr_assert(eq(u32, tokens_at(&world, &second, i), (uint32_t)(i + 1) * 64));
+        }
+        alignment_release(&world.alignment);
+    }
+}
+
+Test(alignment, an_evicted_token_block_ends_the_claim_of_the_text_over_it_alone)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+
+    evict(&world, &request, 39, TOKEN_TIER_HBM); /* the last of the tenth text block */
+    size_t after_last = count_claimed(&world, &request);
+    evict(&world, &request, 21, TOKEN_TIER_HBM); /* the second of the sixth */
+    size_t after_middle = count_claimed(&world, &request);
+    give(&world, &request, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, after_last, 9));
+    cr_assert(eq(sz, after_middle, 5));
+    cr_assert(eq(u8, alignment_claim(&world.alignment, request.text[6].hash, NULL), HBM));
+    cr_assert(eq(sz, count_claimed(&world, &request), 10));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, a_tier_is_claimed_when_it_has_all_else_the_slowest_needed)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+    request.store.tier = TOKEN_TIER_SSD;
+    give(&world, &request, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    uint8_t both = alignment_claim(&world.alignment, request.text[0].hash, NULL);
+    evict(&world, &request, 1, TOKEN_TIER_HBM);
+    uint8_t from_ssd = alignment_claim(&world.alignment, request.text[0].hash, NULL);
+    evict(&world, &request, 2, TOKEN_TIER_SSD);
+    uint8_t mixed = alignment_claim(&world.alignment, request.text[0].hash, NULL);
+    token_chain_clear_tier(&world.alignment.tokens, TOKEN_TIER_SSD);
+    alignment_flush(&world.alignment, 0);
+    uint8_t cleared = alignment_claim(&world.alignment, request.text[0].hash, NULL);
+
+    cr_assert(eq(u8, both, HBM | SSD));
+    cr_assert(eq(u8, from_ssd, SSD));
+    cr_assert(eq(u8, mixed, SSD));
+    cr_assert(eq(u8, cleared, 0));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, a_restarted_engine_holds_nothing_until_it_says_so_and_needs_no_new_anchor)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+
+    token_chain_begin_epoch(&world.alignment.tokens);
+    alignment_flush(&world.alignment, 0);
+    size_t after_restart = count_claimed(&world, &request);
+    give(&world, &request, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, after_restart, 0));
+    cr_assert(eq(sz, count_claimed(&world, &request), 10));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, equal_text_under_another_salt_is_not_shared)
+{
+    struct world world;
+    struct request mine, theirs;
+    make_world(&world);
+    make_plain(&world, &mine, 0, 1000, 1);
+    world.salt = "tenant b";
+    make_plain(&world, &theirs, 0, 1000, 2);
+
+    give_all(&world, &mine);
+    give(&world, &theirs, RECORD);
+    give(&world, &theirs, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, count_claimed(&world, &mine), 10));
+    cr_assert(eq(sz, count_claimed(&world, &theirs), 0));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, one_prompt_sent_twice_is_claimed_once_and_does_not_flip)
+{
+    struct world world;
+    struct request one, two;
+    make_world(&world);
+    make_plain(&world, &one, 0, 1000, 1);
+    make_plain(&world, &two, 0, 1000, 2); /* another router, at the same moment */
+
+    give(&world, &one, RECORD);
+    give(&world, &two, RECORD);
+    give(&world, &two, ANCHOR);
+    give(&world, &one, EVENT);
+    give(&world, &one, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+    give_all(&world, &one);
+
+    cr_assert(eq(u64, world.alignment.stats.joined, 3));
+    cr_assert(eq(u64, world.alignment.stats.flipped, 0));
+    cr_assert(eq(sz, count_claimed(&world, &one), 10));
+    cr_assert(eq(u32, world.alignment.text.node_count, 10));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, parts_that_never_meet_leave_after_their_time)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give(&world, &request, RECORD);
+    give(&world, &request, EVENT);
+
+    alignment_flush(&world.alignment, 9999);
+    uint64_t expired_before = world.alignment.attempts.expired;
+    alignment_flush(&world.alignment, 10000);
+    alignment_anchor(&world.alignment, &request.anchor, 10001);
+    alignment_flush(&world.alignment, 10001);
+
+    cr_assert(eq(u64, expired_before, 0));
+    cr_assert(eq(u64, world.alignment.attempts.expired, 1));
+    cr_assert(eq(sz, count_claimed(&world, &request), 0));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, waiting_attempts_are_bounded_and_the_oldest_leave_first)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+
+    for (uint64_t attempt = 1; attempt <= 20; attempt++) {
+        request.record.attempt = attempt;
+        give(&world, &request, RECORD);
+    }
+    give(&world, &request, EVENT);
+    request.anchor.attempt = 4;
+    give(&world, &request, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+    uint64_t joined_pushed_out = world.alignment.stats.joined;
+    request.anchor.attempt = 20;
+    give(&world, &request, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(u64, joined_pushed_out, 0));
+    cr_assert(eq(u64, world.alignment.stats.joined, 1));
+    cr_assert(eq(u64, world.alignment.attempts.pushed_out, 5));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, an_anchor_that_does_not_fit_its_own_block_is_dropped)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give(&world, &request, RECORD);
+    give(&world, &request, EVENT);
+    request.anchor.token_count += BLOCK_TOKENS;
+
+    give(&world, &request, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(u64, world.alignment.stats.unfit, 1));
+    cr_assert(eq(sz, count_claimed(&world, &request), 0));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, what_was_interpolated_behind_a_parting_is_corrected)
+{
+    struct world world;
+    struct request first, second;
+    uint32_t words[10 * TEXT_WORDS];
+    make_world(&world);
+    /* Text of four blocks becomes 64 tokens each; the six others only 16: at first all look
+     * like 35. */
+    make_plain(&world, &first, 4, 1000, 1);
+    for (size_t i = 0; i < 6 * TEXT_WORDS; i++)
+        first.ids[4 * 64 + i] = 5000 + (uint32_t)i;
+    first.id_count = 4 * 64 + 6 * TEXT_WORDS;
+    finish_request(&world, &first, 1);
+    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
+        words[w] = w < 4 * TEXT_WORDS ? w : 2000 + w;
+    make_request(&world, &second, words, 10 * TEXT_WORDS);
+    finish_request(&world, &second, 2);
+    second.anchor.cached_tokens = 4 * 64;
+
+    give_all(&world, &first);
+    uint32_t tokens_before = tokens_at(&world, &first, 3);
+    give_all(&world, &second);
+
+    cr_assert(lt(u32, tokens_before, 150));
+    cr_assert(ge(u32, tokens_at(&world, &second, 3), 4 * 64 - 85 - 15));
+    cr_assert(le(u32, tokens_at(&world, &second, 3), 4 * 64));
+    cr_assert(eq(u64, world.alignment.stats.corrected, 1));
+    cr_assert(eq(u64, world.alignment.stats.flipped, 0));
+    alignment_release(&world.alignment);
+}
+
+/* The same text, but its tokens from the block first on are others each time. */
+static void give_changed(struct world *world, size_t first, uint32_t change)
+{
+    struct request request;
+
+    make_plain(world, &request, 0, 1000, 100 + change);
+    for (size_t i = first * BLOCK_TOKENS; i < request.id_count; i++)
+        request.ids[i] += 100000 * change;
+    finish_request(world, &request, 100 + change);
+    give_all(world, &request);
+}
+
+Test(alignment, the_newest_anchor_wins_from_where_it_parts_and_what_flips_on_is_not_claimed)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+
+    give_changed(&world, 20, 1);
+    size_t claimed_once = count_claimed(&world, &request);
+    for (size_t i = 20; i < 40; i++)
+        token_chain_remove(&world.alignment.tokens, request.aliases[i], TOKEN_TIER_HBM, 0);
+    alignment_flush(&world.alignment, 0);
+    size_t claimed_without_old = count_claimed(&world, &request);
+    give_changed(&world, 20, 2);
+    give_changed(&world, 20, 3);
+    size_t claimed_three = count_claimed(&world, &request);
+    give_changed(&world, 20, 4);
+
+    cr_assert(eq(sz, claimed_once, 10));
+    cr_assert(eq(sz, claimed_without_old, 10)); /* the newer tokens are there */
+    cr_assert(eq(sz, claimed_three, 10));
+    cr_assert(eq(sz, count_claimed(&world, &request), 5));
+    alignment_release(&world.alignment);
+}
+
+/* The prompt is the first six text blocks, the answer the other four; 24 and 16 token blocks. */
+static void make_answer(const struct world *world, struct request *prompt, struct request *answer)
+{
+    make_plain(world, prompt, 0, 1000, 1);
+    make_plain(world, answer, 0, 1000, 2);
+    prompt->text_count = 6;
+    prompt->id_count = 6 * 64;
+    finish_request(world, prompt, 1);
+    answer->id_count -= 1; /* the last token is never computed: its block is not full */
+    finish_request(world, answer, 2);
+    answer->anchor.token_count++;
+    answer->anchor.last_block = prompt->anchor.last_block;
+    answer->anchor.is_answer = true;
+}
+
+Test(alignment, an_answer_is_found_behind_its_prompt_in_any_order)
+{
+    static const enum part orders[6][3] = {
+        {RECORD, ANCHOR, EVENT}, {RECORD, EVENT, ANCHOR}, {ANCHOR, RECORD, EVENT},
+        {ANCHOR, EVENT, RECORD}, {EVENT, RECORD, ANCHOR}, {EVENT, ANCHOR, RECORD},
+    };
+
+    for (size_t order = 0; order < 6; order++) {
+        struct world world;
+        struct request prompt, answer;
+        make_world(&world);
+        make_answer(&world, &prompt, &answer);
+        give_all(&world, &prompt);
+
+        for (size_t i = 0; i < 3; i++) {
+            give(&world, &answer, orders[order][i]);
+            alignment_flush(&world.alignment, 0);
+        }
+
+        cr_assert(eq(u64, world.alignment.stats.joined, 2), "order %zu", order);
+        cr_assert(eq(sz, count_claimed(&world, &answer), 10));
+        cr_assert(eq(u32, tokens_at(&world, &answer, 8), 9 * 64));
+        cr_assert(eq(u32, tokens_at(&world, &answer, 9), 10 * 64 - BLOCK_TOKENS));
+        alignment_release(&world.alignment);
+    }
+}
+
+struct told {
+    unsigned claims, withdrawals;
+    uint64_t withdrawn;
+};
+
+static void note_claim(void *ctx, uint64_t hash, uint8_t tiers, uint32_t tokens)
+{
+    struct told *told = ctx;
+
+    cr_assert(eq(int, tiers == 0, tokens == 0));
+    if (tiers != 0)
+        told->claims++;
+    else
+        told->withdrawals++;
+    if (tiers == 0)
+        told->withdrawn = hash;
+}
+
+Test(alignment, every_change_is_told_once_and_forgetting_is_a_withdrawal)
+{
+    struct world world;
+    struct told told = {0};
+    struct request first, second;
+    make_world(&world);
+    struct alignment_config config = config_of(&world);
+    alignment_release(&world.alignment);
+    config.text_nodes_max = 15;
+    config.on_claimed = note_claim;
+    config.ctx = &told;
+    cr_assert(eq(int, alignment_init(&world.alignment, config), 0));
+    make_plain(&world, &first, 0, 1000, 1);
+    make_plain(&world, &second, 0, 3000, 2);
+
+    give_all(&world, &first);
+    alignment_flush(&world.alignment, 0);
+    struct told after_first = told;
+    give_all(&world, &second);
+
+    cr_assert(eq(uint, after_first.claims, 10));
+    cr_assert(eq(uint, after_first.withdrawals, 0));
+    cr_assert(eq(uint, told.claims, 20));
+    cr_assert(eq(uint, told.withdrawals, 5));
+    cr_assert(eq(u64, told.withdrawn, first.text[5].hash));
+    alignment_release(&world.alignment);
+}
+
+/* What is claimed must be what a look at everything from scratch would say. */
+static void check_claims(const struct world *world)
+{
+    const struct alignment *a = &world->alignment;
+
+    for (uint32_t i = 1; i <= a->config.text_nodes_max; i++) {
+        const struct text_node *text = text_chain_at(&a->text, i);
+        const struct aligned *aligned = &a->aligned[i];
+        const struct token_node *node = token_chain_find(&a->tokens, aligned->block);
+        const uint32_t depth = text->parent != 0 ? a->aligned[text->parent].depth : 0;
+        bool is_held = node != NULL && aligned->flips <= 3;
+
+        if (text->hash == 0 || !aligned->is_mapped || aligned->block == 0)
+            continue;
+        for (bool is_first = true; is_held && (is_first || node->depth > depth); is_first = false) {
+            is_held = node->tiers != 0;
+            node = token_chain_at(&a->tokens, node->parent);
+        }
+        cr_assert(eq(int, aligned->claimed != 0, is_held), "text node %u", i);
+    }
+}
+
+Test(alignment, claims_stay_true_under_random_requests_and_evictions)
+{
+    struct world world;
+    uint32_t seed = 3;
+    make_world(&world);
+
+    for (uint64_t round = 1; round <= 3000; round++) {
+        struct request request;
+        const uint32_t drift = seed >> 28; /* tokens of equal text are not always equal */
+
+        seed = seed * 1664525 + 1013904223;
+        make_plain(&world, &request, (seed >> 8) % 10, 1000 * ((seed >> 12) % 40), round);
+        for (size_t i = 200; i < request.id_count && drift == 0; i++)
+            request.ids[i] += 50000;
+        finish_request(&world, &request, round);
+        if ((seed >> 20) % 4 != 0)
+            give(&world, &request, EVENT);
+        if ((seed >> 22) % 8 != 0)
+            give(&world, &request, RECORD);
+        give(&world, &request, ANCHOR);
+        if (round % 3 == 0)
+            alignment_flush(&world.alignment, round * 100);
+        for (size_t i = (seed >> 16) % 40; i < 40; i += 1 + (seed >> 24) % 7)
+            token_chain_remove(&world.alignment.tokens, request.aliases[i], TOKEN_TIER_HBM, 0);
+        if (round % 500 == 0)
+            token_chain_begin_epoch(&world.alignment.tokens);
+        alignment_flush(&world.alignment, round * 100);
+        check_claims(&world);
+    }
+
+    cr_assert(gt(u64, world.alignment.stats.joined, 1000));
+    cr_assert(gt(u64, world.alignment.stats.flipped, 10));
+    cr_assert(gt(u64, world.alignment.text.stats.forgotten, 100));
+    alignment_release(&world.alignment);
+}
