@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREAD_COUNT = 3, QUEUE_MAX = 8, WAVE_COUNT = 150, WAVE_JOB_COUNT = 12, BODY_COUNT = 4 };
+enum { THREAD_COUNT = 3, QUEUE_MAX = 8, WAVE_COUNT = 150, WAVE_JOB_COUNT = 32, BODY_COUNT = 4 };
 enum { BODY_BYTES_MAX = 1 << 18, ARENA_BYTES = 1 << 20 };
 
 static const uint8_t secret[BLOCK_CHAIN_SECRET_BYTES] = {2, 7, 1, 8, 2, 8};
