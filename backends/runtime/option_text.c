@@ -21,19 +21,33 @@ struct text {
     int status;
 };
 
+/* How a piece gets into the text: as it is, or as a man page spells it. */
+typedef int write_fn(struct slice piece, struct buf *out);
+
+static void put_by(struct text *text, write_fn *write, const char *format, va_list args)
+{
+    char piece[PARAGRAPH_BYTES];
+
+    if (text->status < 0)
+        return;
+    vsnprintf(piece, sizeof piece, format, args);
+    text->status = write(slice_of_string(piece), text->out);
+}
+
+static int write_plain(struct slice piece, struct buf *out)
+{
+    return buf_append(out, piece);
+}
+
 static void put(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static void put(struct text *text, const char *format, ...)
 {
-    char piece[PARAGRAPH_BYTES];
     va_list args;
 
-    if (text->status < 0)
-        return;
     va_start(args, format);
-    vsnprintf(piece, sizeof piece, format, args);
+    put_by(text, write_plain, format, args);
     va_end(args);
-    text->status = buf_append(text->out, slice_of_string(piece));
 }
 
 /* Words of paragraph, in lines of at most HELP_COLUMNS. */
@@ -163,15 +177,11 @@ static void put_man(struct text *text, const char *format, ...)
 
 static void put_man(struct text *text, const char *format, ...)
 {
-    char piece[PARAGRAPH_BYTES];
     va_list args;
 
-    if (text->status < 0)
-        return;
     va_start(args, format);
-    vsnprintf(piece, sizeof piece, format, args);
+    put_by(text, option_man_text, format, args);
     va_end(args);
-    text->status = option_man_text(slice_of_string(piece), text->out);
 }
 
 static void put_man_option(struct text *text, const struct option *option)

@@ -56,17 +56,18 @@ static uint64_t status_of_word(struct slice word)
     return 0;
 }
 
-void answer_note_error(struct answer_stream *answer, struct json_value error)
+enum answer_event_kind answer_fail(struct answer_stream *answer, struct json_value error)
 {
     struct json_value code = json_get(error, "code");
 
     answer->has_error = true;
     answer->is_learnable = false;
     if (answer_read_count(code, &answer->error_code))
-        return;
+        return ANSWER_EVENT_ERROR;
     answer->error_code = status_of_word(json_string(code));
     if (answer->error_code == 0)
         answer->error_code = status_of_word(json_string(json_get(error, "type")));
+    return ANSWER_EVENT_ERROR;
 }
 
 void answer_stream_init(struct answer_stream *answer, const struct api_request *request,

@@ -216,12 +216,10 @@ enum answer_event_kind answer_read_chat(struct answer_stream *answer, struct jso
 
     if (json_type(chunk.usage) == JSON_OBJECT)
         read_usage(answer, chunk.usage);
-    if (json_type(chunk.error) != JSON_NONE) {
-        answer_note_error(answer, chunk.error);
-        return ANSWER_EVENT_ERROR;
-    }
+    if (json_type(chunk.error) != JSON_NONE)
+        return answer_fail(answer, chunk.error);
     if (json_type(chunk.choices) == JSON_ARRAY && json_count(chunk.choices) == 0 &&
         json_type(chunk.usage) == JSON_OBJECT)
         return ANSWER_EVENT_USAGE_ONLY;
-    return add_choices(answer, chunk.choices) ? ANSWER_EVENT_CONTENT : ANSWER_EVENT_OTHER;
+    return answer_kind_of(add_choices(answer, chunk.choices));
 }

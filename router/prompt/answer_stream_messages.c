@@ -160,24 +160,17 @@ static bool add_delta(struct answer_stream *answer, const struct event *event)
 
 /* ---- events and bodies ---- */
 
-static enum answer_event_kind kind_of(bool has_content)
-{
-    return has_content ? ANSWER_EVENT_CONTENT : ANSWER_EVENT_OTHER;
-}
-
 enum answer_event_kind answer_read_messages_event(struct answer_stream *answer,
                                                   struct json_value root)
 {
     struct event event = read_members(root);
 
-    if (json_type(event.error) != JSON_NONE) {
-        answer_note_error(answer, event.error);
-        return ANSWER_EVENT_ERROR;
-    }
+    if (json_type(event.error) != JSON_NONE)
+        return answer_fail(answer, event.error);
     if (slice_eq(event.type, SLICE("content_block_delta")))
-        return kind_of(add_delta(answer, &event));
+        return answer_kind_of(add_delta(answer, &event));
     if (slice_eq(event.type, SLICE("content_block_start")))
-        return kind_of(open_block(answer, event.content_block, event.index));
+        return answer_kind_of(open_block(answer, event.content_block, event.index));
     if (slice_eq(event.type, SLICE("content_block_stop"))) {
         close_block(answer);
     } else if (slice_eq(event.type, SLICE("message_start"))) {
@@ -200,15 +193,13 @@ enum answer_event_kind answer_read_messages_body(struct answer_stream *answer,
     bool has_content = false;
     uint64_t index = 0;
 
-    if (!value_is_empty(error)) {
-        answer_note_error(answer, error);
-        return ANSWER_EVENT_ERROR;
-    }
+    if (!value_is_empty(error))
+        return answer_fail(answer, error);
     read_usage(answer, json_get(root, "usage"));
     read_stop(answer, json_get(root, "stop_reason"));
     while (json_next_element(&blocks, &block)) {
         has_content |= open_block(answer, block, index++);
         close_block(answer);
     }
-    return kind_of(has_content);
+    return answer_kind_of(has_content);
 }

@@ -51,8 +51,15 @@ void answer_close(struct answer_stream *answer);
 /* False: value is no count, which stays as it was. */
 bool answer_read_count(struct json_value value, uint64_t *count);
 
-/* Notes an error object. Its code is a number, or a word of the API in code or type. */
-void answer_note_error(struct answer_stream *answer, struct json_value error);
+/* Notes an error object; its code is a number, or a word of the API in code or type. Returns
+ * ANSWER_EVENT_ERROR. */
+enum answer_event_kind answer_fail(struct answer_stream *answer, struct json_value error);
+
+/* Of an event that is understood: has_content: it carries something the client has waited for. */
+static inline enum answer_event_kind answer_kind_of(bool has_content)
+{
+    return has_content ? ANSWER_EVENT_CONTENT : ANSWER_EVENT_OTHER;
+}
 
 /* ---- one for each family ---- */
 

@@ -282,16 +282,10 @@ static void read_response(struct answer_stream *answer, struct json_value respon
     read_usage(answer, json_get(response, "usage"));
     read_status(answer, response);
     if (!value_is_empty(error))
-        answer_note_error(answer, error);
+        (void)answer_fail(answer, error);
 }
 
 /* ---- events and bodies ---- */
-
-static enum answer_event_kind fail(struct answer_stream *answer, struct json_value error)
-{
-    answer_note_error(answer, error);
-    return ANSWER_EVENT_ERROR;
-}
 
 /* Deltas of items that we do not follow: something the client has waited for all the same. */
 static enum answer_event_kind read_unknown(struct answer_stream *answer, struct json_value root,
@@ -301,16 +295,11 @@ static enum answer_event_kind read_unknown(struct answer_stream *answer, struct 
     struct slice end = SLICE(".delta");
 
     if (!value_is_empty(error))
-        return fail(answer, error);
+        return answer_fail(answer, error);
     if (type.len < end.len || !slice_eq(slice_skip(type, type.len - end.len), end))
         return ANSWER_EVENT_OTHER;
     answer->is_learnable = false;
     return ANSWER_EVENT_CONTENT;
-}
-
-static enum answer_event_kind kind_of(bool has_content)
-{
-    return has_content ? ANSWER_EVENT_CONTENT : ANSWER_EVENT_OTHER;
 }
 
 enum answer_event_kind answer_read_responses_event(struct answer_stream *answer,
@@ -322,16 +311,16 @@ enum answer_event_kind answer_read_responses_event(struct answer_stream *answer,
         answer->has_sequence_number = true;
     switch (find_event(event.type)) {
     case EVENT_TEXT_DELTA:
-        return kind_of(add_delta(answer, PART_TEXT, &event));
+        return answer_kind_of(add_delta(answer, PART_TEXT, &event));
     case EVENT_REASONING_DELTA:
-        return kind_of(add_delta(answer, PART_REASONING, &event));
+        return answer_kind_of(add_delta(answer, PART_REASONING, &event));
     case EVENT_ARGUMENTS_DELTA:
     case EVENT_INPUT_DELTA:
-        return kind_of(add_delta(answer, PART_CALL, &event));
+        return answer_kind_of(add_delta(answer, PART_CALL, &event));
     case EVENT_ITEM_ADDED:
-        return kind_of(open_item(answer, event.item, event.output_index));
+        return answer_kind_of(open_item(answer, event.item, event.output_index));
     case EVENT_ITEM_DONE:
-        return kind_of(close_item(answer, event.item, event.output_index));
+        return answer_kind_of(close_item(answer, event.item, event.output_index));
     case EVENT_PART_ADDED: /* a second text of the same message stands apart from the first */
         answer->is_part_new = answer->part == PART_TEXT && answer->place == PLACE_CONTENT;
         return ANSWER_EVENT_OTHER;
@@ -348,11 +337,11 @@ enum answer_event_kind answer_read_responses_event(struct answer_stream *answer,
     case EVENT_FAILED:
         read_response(answer, event.response);
         answer->has_done = true;
-        return fail(answer, json_get(event.response, "error"));
+        return answer_fail(answer, json_get(event.response, "error"));
     case EVENT_ERROR: /* flat, or with an object */
-        return fail(answer, json_type(json_get(root, "error")) == JSON_OBJECT
-                                ? json_get(root, "error")
-                                : root);
+        return answer_fail(answer, json_type(json_get(root, "error")) == JSON_OBJECT
+                                       ? json_get(root, "error")
+                                       : root);
     case EVENT_UNKNOWN:
         break;
     }
@@ -372,5 +361,5 @@ enum answer_event_kind answer_read_responses_body(struct answer_stream *answer,
         return ANSWER_EVENT_ERROR;
     while (json_next_element(&items, &item))
         has_content |= close_item(answer, item, index++);
-    return kind_of(has_content);
+    return answer_kind_of(has_content);
 }

@@ -171,14 +171,10 @@ int prompt_write_chat(struct prompt_sink *sink, const struct api_request *reques
     struct json_value messages = json_get(request->root, "messages"), element;
     struct json_iterator elements = json_iterate(messages);
     size_t left = json_count(messages);
-    int status = 0;
+    int status = prompt_check_messages(sink, messages);
 
-    if (json_type(messages) != JSON_ARRAY)
-        return prompt_refuse(sink, "missing_field", "messages",
-                             "The body needs an array of messages.");
-    if (left == 0)
-        return prompt_refuse(sink, "invalid_value", "messages",
-                             "There must be at least one message.");
+    if (status < 0)
+        return status;
     while (json_next_element(&tools, &element))
         prompt_write_tool(sink, element);
     while (status == 0 && json_next_element(&elements, &element))

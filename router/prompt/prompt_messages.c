@@ -269,14 +269,10 @@ int prompt_write_messages(struct prompt_sink *sink, const struct api_request *re
     struct json_value messages = json_get(request->root, "messages"), message;
     struct json_iterator elements = json_iterate(messages);
     size_t left = json_count(messages);
-    int status;
+    int status = prompt_check_messages(sink, messages);
 
-    if (json_type(messages) != JSON_ARRAY)
-        return prompt_refuse(sink, "missing_field", "messages",
-                             "The body needs an array of messages.");
-    if (left == 0)
-        return prompt_refuse(sink, "invalid_value", "messages",
-                             "There must be at least one message.");
+    if (status < 0)
+        return status;
     write_tools(sink, json_get(request->root, "tools"));
     status = write_system(sink, json_get(request->root, "system"), "system");
     while (status == 0 && json_next_element(&elements, &message))

@@ -16,6 +16,17 @@ int prompt_refuse(struct prompt_sink *sink, const char *code, const char *param,
     return -EINVAL;
 }
 
+int prompt_check_messages(struct prompt_sink *sink, struct json_value messages)
+{
+    if (json_type(messages) != JSON_ARRAY)
+        return prompt_refuse(sink, "missing_field", "messages",
+                             "The body needs an array of messages.");
+    if (json_count(messages) == 0)
+        return prompt_refuse(sink, "invalid_value", "messages",
+                             "There must be at least one message.");
+    return 0;
+}
+
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text)
 {
     if (text.len > 0)

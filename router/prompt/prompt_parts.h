@@ -29,6 +29,9 @@ struct prompt_sink {
 MUST_CHECK int prompt_refuse(struct prompt_sink *sink, const char *code, const char *param,
                              const char *message);
 
+/* A request of messages has an array of them, and one at least. -EINVAL: fault says so. */
+MUST_CHECK int prompt_check_messages(struct prompt_sink *sink, struct json_value messages);
+
 /* A field with its tag, unless text is empty. */
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text);
 

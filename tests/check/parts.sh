@@ -154,7 +154,9 @@ run_bench()
     timeout 120 "build/bench/$name" "$@" >"$LOG_DIR/bench.out" 2>&1
     bench_status=$?
     cat "$LOG_DIR/bench.out"
-    if [ $bench_status -le 1 ] && [ -s "$LOG_DIR/bench.out" ]; then
+    if [ $bench_status -eq "$EXIT_SKIP" ]; then
+        skip "bench $name" "$(tail -n 1 "$LOG_DIR/bench.out")"
+    elif [ $bench_status -le 1 ] && [ -s "$LOG_DIR/bench.out" ]; then
         say "bench $name: $(tail -n 1 "$LOG_DIR/bench.out")"
         count_tests 1 0 0
     else
