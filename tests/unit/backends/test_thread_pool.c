@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sys/resource.h>
 
 #include "tests/support/loop_fixture.h"
 
@@ -121,6 +122,28 @@ static size_t count_threads(void)
 }
 
 TestSuite(thread_pool, .init = loop_fixture_init, .fini = loop_fixture_fini);
+
+/* The sanitizers' own part of starting a thread does not survive where it gets no memory. */
+#ifndef __SANITIZE_ADDRESS__
+Test(thread_pool, where_no_thread_can_be_had_the_job_stays_with_its_maker)
+{
+    struct rlimit before, none = {0};
+    struct world world;
+    world_init(&world, 2, JOB_COUNT);
+    cr_assert(eq(int, getrlimit(RLIMIT_AS, &before), 0));
+    none.rlim_max = before.rlim_max;
+
+    cr_assert(eq(int, setrlimit(RLIMIT_AS, &none), 0));
+    int status = submit(&world, 0);
+    cr_assert(eq(int, setrlimit(RLIMIT_AS, &before), 0));
+
+    cr_assert(eq(int, status, -EAGAIN));
+    cr_assert(eq(int, submit(&world, 0), 0));
+    open_gate(&world, 0);
+    wait_done(&world, 1);
+    world_release(&world);
+}
+#endif
 
 Test(thread_pool, a_thread_starts_with_each_of_the_first_jobs_and_none_before)
 {
