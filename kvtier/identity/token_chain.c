@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hashing/token_name.h"
+
 /*
  * DESIGN
  *
@@ -28,16 +30,7 @@
  * have half a table beside the new one while it grows; a full one refuses all the same.
  */
 
-enum { FIELD_LORA = 1, FIELD_SALT, FIELD_PARENT, FIELD_IDS, FIELD_EXTRA };
-
 enum { MAP_BYTES_PER_ENTRY = 48, MAP_BYTES_MIN = 4096, COPIES_MAX = UINT16_MAX };
-
-static struct digest_128 named(struct digest_128 digest)
-{
-    if (digest.low == 0)
-        digest.low = 1; /* 0 is nobody's name */
-    return digest;
-}
 
 uint64_t token_alias_of_bytes(const uint8_t *secret, const void *bytes, size_t len)
 {
@@ -51,32 +44,6 @@ uint64_t token_alias_of_number(const uint8_t *secret, uint64_t number)
     digest_begin(&digest, secret, DIGEST_TOKEN_ALIAS);
     digest_field_u64(&digest, 1, number);
     return digest_end(&digest);
-}
-
-struct digest_128 token_chain_root(const uint8_t *secret, const char *lora, size_t lora_len,
-                                   const char *salt, size_t salt_len)
-{
-    struct digest digest;
-
-    digest_begin(&digest, secret, DIGEST_TOKEN_ROOT);
-    digest_field(&digest, FIELD_LORA, lora, lora_len);
-    digest_field(&digest, FIELD_SALT, salt, salt_len);
-    return named(digest_end_128(&digest));
-}
-
-/* Ids are hashed as they lie in memory: these names never leave the host (saved state included). */
-struct digest_128 token_chain_next(const uint8_t *secret, struct digest_128 parent,
-                                   const uint32_t *ids, size_t id_count, uint64_t extra)
-{
-    const uint64_t names[2] = {parent.low, parent.high};
-    struct digest digest;
-
-    digest_begin(&digest, secret, DIGEST_TOKEN_BLOCK);
-    digest_field_u64s(&digest, FIELD_PARENT, names, 2);
-    digest_field(&digest, FIELD_IDS, ids, id_count * sizeof *ids);
-    if (extra != 0)
-        digest_field_u64(&digest, FIELD_EXTRA, extra);
-    return named(digest_end_128(&digest));
 }
 
 static uint32_t index_of(const struct token_chain *chain, const struct token_node *node)
@@ -389,7 +356,7 @@ static struct token_node *store_block(struct token_chain *chain, struct token_no
     const uint32_t *ids = store->ids + i * store->block_tokens;
     const uint64_t extra = store->extras != NULL ? store->extras[i] : 0;
     struct digest_128 digest =
-        token_chain_next(chain->config.secret, parent->digest, ids, store->block_tokens, extra);
+        token_name_next(chain->config.secret, parent->digest, ids, store->block_tokens, extra);
     struct token_node *node = claim_node(chain, parent, digest, store->block_tokens);
 
     if (node == NULL)

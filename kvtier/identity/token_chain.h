@@ -91,7 +91,7 @@ struct token_store {
     bool is_report;          /* said again because we asked: sets a count of 0 to 1, adds nothing */
     bool has_parent;         /* the first block follows parent; else it begins a chain */
     uint64_t parent;         /* an alias */
-    struct digest_128 root;  /* without parent: of token_chain_root() */
+    struct digest_128 root;  /* without parent: of token_name_root() */
     const uint64_t *aliases; /* [block_count] */
     size_t block_count;
     const uint32_t *ids;    /* [block_count * block_tokens]; NULL: known blocks, by alias only */
@@ -102,14 +102,6 @@ struct token_store {
 /* The engine's name of a block as a key, whether it says it as bytes or as a number. Never 0. */
 uint64_t token_alias_of_bytes(const uint8_t *secret, const void *bytes, size_t len);
 uint64_t token_alias_of_number(const uint8_t *secret, uint64_t number);
-
-/* Where the chains of a LoRA (NULL, 0: none) and a salt (likewise) begin. */
-struct digest_128 token_chain_root(const uint8_t *secret, const char *lora, size_t lora_len,
-                                   const char *salt, size_t salt_len);
-
-/* The digest of the block of ids that follows parent (a root or a block). */
-struct digest_128 token_chain_next(const uint8_t *secret, struct digest_128 parent,
-                                   const uint32_t *ids, size_t id_count, uint64_t extra);
 
 /* An empty chain. -ENOMEM; -EINVAL: no nodes, or no or unknown groups. */
 MUST_CHECK int token_chain_init(struct token_chain *chain, struct token_chain_config config);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
+#include "hashing/token_name.h"
 #include "kvtier/identity/alignment.h"
 
 #include "tests/support/leak_check.h"
@@ -84,12 +85,12 @@ static void finish_request(const struct world *world, struct request *request, u
 {
     const size_t block_count = request->id_count / BLOCK_TOKENS;
     struct digest_128 root =
-        token_chain_root(world->secret, NULL, 0, world->salt, strlen(world->salt));
+        token_name_root(world->secret, NULL, 0, world->salt, strlen(world->salt));
     struct digest_128 block = root;
 
     for (size_t i = 0; i < block_count; i++) {
-        block = token_chain_next(world->secret, block, request->ids + i * BLOCK_TOKENS,
-                                 BLOCK_TOKENS, 0);
+        block =
+            token_name_next(world->secret, block, request->ids + i * BLOCK_TOKENS, BLOCK_TOKENS, 0);
         request->aliases[i] = block.high | 1;
     }
     request->store = (struct token_store){.root = root,

@@ -11,6 +11,7 @@
  * per byte differ by a factor of two between prose and code, and prompts part in mid-token.
  */
 #include "hashing/block_chain.h"
+#include "hashing/token_name.h"
 #include "kvtier/identity/alignment.h"
 
 #include "tests/support/leak_check.h"
@@ -213,12 +214,12 @@ static uint32_t render(struct experiment *e, const struct message *messages, siz
 
 static void name_blocks(struct experiment *e)
 {
-    struct digest_128 block = token_chain_root(e->secret, NULL, 0, NULL, 0);
+    struct digest_128 block = token_name_root(e->secret, NULL, 0, NULL, 0);
 
     e->block_count = e->id_count / BLOCK_TOKENS;
     for (uint32_t i = 0; i < e->block_count; i++)
         e->blocks[i] = block =
-            token_chain_next(e->secret, block, e->ids + (size_t)i * BLOCK_TOKENS, BLOCK_TOKENS, 0);
+            token_name_next(e->secret, block, e->ids + (size_t)i * BLOCK_TOKENS, BLOCK_TOKENS, 0);
 }
 
 static void name_text(struct experiment *e, const struct message *messages, size_t count)
@@ -275,7 +276,7 @@ static void cache_blocks(struct experiment *e)
 {
     for (uint32_t i = 0; i < e->block_count; i++) {
         struct cached *cached = cached_at(e, e->blocks[i]);
-        struct token_store store = {.root = token_chain_root(e->secret, NULL, 0, NULL, 0),
+        struct token_store store = {.root = token_name_root(e->secret, NULL, 0, NULL, 0),
                                     .has_parent = i > 0,
                                     .parent = i > 0 ? e->blocks[i - 1].high | 1 : 0,
                                     .aliases = &cached->alias,

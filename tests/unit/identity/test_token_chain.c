@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
+#include "hashing/token_name.h"
 #include "kvtier/identity/token_chain.h"
 
 #include "tests/support/leak_check.h"
@@ -55,7 +56,7 @@ static void make_prompt(struct prompt *prompt, uint32_t first, uint64_t base)
         prompt->ids[i] = first + i;
     for (size_t i = 0; i < BLOCK_COUNT; i++)
         prompt->aliases[i] = base + i;
-    prompt->store = (struct token_store){.root = token_chain_root(secret, NULL, 0, NULL, 0),
+    prompt->store = (struct token_store){.root = token_name_root(secret, NULL, 0, NULL, 0),
                                          .aliases = prompt->aliases,
                                          .block_count = BLOCK_COUNT,
                                          .ids = prompt->ids,
@@ -68,8 +69,8 @@ static uint64_t name_of(const struct token_store *store, size_t count)
     struct digest_128 digest = store->root;
 
     for (size_t i = 0; i < count; i++)
-        digest = token_chain_next(secret, digest, store->ids + i * BLOCK_TOKENS, BLOCK_TOKENS,
-                                  store->extras != NULL ? store->extras[i] : 0);
+        digest = token_name_next(secret, digest, store->ids + i * BLOCK_TOKENS, BLOCK_TOKENS,
+                                 store->extras != NULL ? store->extras[i] : 0);
     return digest.low;
 }
 
@@ -108,8 +109,8 @@ Test(token_chain, equal_tokens_under_another_salt_lora_or_image_are_other_blocks
     uint64_t extras[BLOCK_COUNT] = {0, 0, 77};
     make_prompt(&prompt, 100, 1);
     struct token_store plain = prompt.store, salted = plain, lora = plain, image = plain;
-    salted.root = token_chain_root(secret, NULL, 0, "a", 1);
-    lora.root = token_chain_root(secret, "a", 1, NULL, 0);
+    salted.root = token_name_root(secret, NULL, 0, "a", 1);
+    lora.root = token_name_root(secret, "a", 1, NULL, 0);
     image.extras = extras;
 
     token_chain_store(&chain, &plain);
