@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * residency_report: publishes what one worker holds, as residency_wire.h describes it: pages,
+ * changes, meta and lease, each written so that a reader sees a true state at any moment, and
+ * published anew where it cannot be known what Redis has. Nothing queues while Redis is away: the
+ * state to publish is what is held, not a history. Loop thread only; residency_pages is its pure
+ * half.
+ */
+#ifndef BACKENDS_REDIS_RESIDENCY_REPORT_H
+#define BACKENDS_REDIS_RESIDENCY_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "backends/redis/redis_link.h"
+#include "backends/redis/residency_wire.h"
+#include "backends/runtime/must_check.h"
+
+struct residency_report;
+
+struct residency_report_config {
+    const char *worker;  /* its name; copied */
+    uint64_t epoch;      /* random; see struct residency_life */
+    uint32_t flush_ms;   /* changes wait at most so long for each other; 10 */
+    uint32_t lease_ms;   /* believed so long after a heartbeat; 3000. One every third of it */
+    uint32_t page_ttl_s; /* 900 */
+    uint32_t record_count_max;
+    uint32_t change_count_max; /* that "out" keeps; 4096 */
+};
+
+/* Borrows link until close; call residency_report_linked() when it is READY (again). -ENOMEM. */
+MUST_CHECK int residency_report_create(uv_loop_t *loop, struct redis_link *link,
+                                       struct residency_report_config config,
+                                       struct residency_report **report);
+
+/* The link is READY again: what is there is looked at, and continued or published anew. */
+void residency_report_linked(struct residency_report *report);
+
+/* Who the worker is, from now on. Published when it differs. */
+void residency_report_set_meta(struct residency_report *report, const struct residency_meta *meta);
+
+/* What the engine says of its load, and whether all that it holds is known. Told with the lease. */
+void residency_report_set_load(struct residency_report *report, bool has_load, uint32_t running,
+                               uint32_t waiting);
+void residency_report_set_whole(struct residency_report *report, bool is_whole);
+
+/* record.hash is held like this now; tiers 0: no longer. -ENOBUFS: record_count_max; counted. */
+MUST_CHECK int residency_report_set(struct residency_report *report,
+                                    struct residency_record record);
+
+/* Nothing is held any more: another generation begins, without walking what was. */
+void residency_report_clear(struct residency_report *report);
+
+struct residency_report_stats {
+    uint64_t record_count; /* held */
+    uint64_t unsaid_count; /* of the changes since what Redis is known to have */
+    uint64_t sequence;     /* of the last change that Redis has taken */
+    uint32_t generation;
+    uint64_t flush_total;
+    uint64_t record_total;  /* said in changes */
+    uint64_t anew_total;    /* times everything was published anew */
+    uint64_t failed_total;  /* flushes and heartbeats that Redis did not take */
+    uint64_t refused_total; /* records beyond record_count_max */
+    bool is_rivalled; /* another agent claims this worker: see meta.epoch; nothing is published */
+};
+
+struct residency_report_stats residency_report_stats(const struct residency_report *report);
+
+/* Gives up the lease (if it can be said) and ends. NULLs *report; on_closed, which may be NULL,
+ * once by the loop. */
+void residency_report_close(struct residency_report **report, void (*on_closed)(void *ctx),
+                            void *ctx);
+
+#endif
