@@ -12,7 +12,7 @@
 
 #include "hashing/block_chain.h"
 
-/* stream_version is that of the canonical stream (PROMPT_STREAM_VERSION). Never 0. */
+/* stream_version is that of the canonical stream (STREAM_VERSION). Never 0. */
 uint64_t fingerprint(struct block_chain_config config, uint32_t stream_version);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 
+#include "hashing/stream_identity.h"
+
 /*
  * DESIGN
  *
@@ -41,8 +43,7 @@ static int read_request(struct body_parse *parse, struct json_scanner *scanner)
 
 static int name_prompt(struct body_parse *parse)
 {
-    struct prompt_stream_config config = {parse->secret, BODY_PARSE_BLOCK_BYTES,
-                                          BODY_PARSE_CUT_BYTES_MIN};
+    struct prompt_stream_config config = {parse->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN};
 
     if (parse->request.model.ptr == NULL) /* every name depends on it */
         return -ENOENT;

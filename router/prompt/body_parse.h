@@ -19,8 +19,6 @@
 #include "router/prompt/prompt_stream.h"
 
 enum {
-    BODY_PARSE_BLOCK_BYTES = 256,
-    BODY_PARSE_CUT_BYTES_MIN = 64,
     BODY_PARSE_BLOCK_COUNT_MAX = 1 << 18, /* 64 MiB of text */
 };
 

@@ -3,6 +3,7 @@
 #include "router/prompt/prompt_root.h"
 
 #include "hashing/digest.h"
+#include "hashing/stream_identity.h"
 #include "router/prompt/value_digest.h"
 
 /*
@@ -161,8 +162,7 @@ uint64_t prompt_root(const uint8_t *secret, const struct api_request *request)
         else if (slice_eq(member.key, SLICE("tool_choice")))
             drops_tools = is_none(member.value);
     }
-    const uint64_t numbers[] = {PROMPT_STREAM_VERSION, stream_of(request), sum,
-                                has_tools && drops_tools};
+    const uint64_t numbers[] = {STREAM_VERSION, stream_of(request), sum, has_tools && drops_tools};
 
     digest_begin(&root, secret, DIGEST_ROOT);
     digest_field(&root, ROOT_MODEL, request->model.ptr, request->model.len);

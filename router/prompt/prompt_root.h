@@ -12,8 +12,6 @@
 
 #include "router/api/api_request.h"
 
-enum { PROMPT_STREAM_VERSION = 2 }; /* of root and stream together; in the identity fingerprint */
-
 /* secret: DIGEST_SECRET_BYTES. */
 uint64_t prompt_root(const uint8_t *secret, const struct api_request *request);
 

@@ -19,7 +19,7 @@
 #include "backends/runtime/must_check.h"
 #include "hashing/block_chain.h"
 #include "router/api/api_request.h"
-#include "router/prompt/prompt_root.h" /* PROMPT_STREAM_VERSION */
+#include "router/prompt/prompt_root.h"
 
 struct prompt_stream_config {
     const uint8_t *secret;  /* BLOCK_CHAIN_SECRET_BYTES; borrowed */
