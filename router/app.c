@@ -329,20 +329,31 @@ static uint64_t make_secret(struct relay *relay, uint64_t seed)
     return seed;
 }
 
+/* Under a map the guess only goes on where the map ends, and needs less. */
+static void make_residency(struct relay *relay, size_t bytes_max, bool has_map)
+{
+    const size_t guess_bytes_max = has_map ? bytes_max / 4 : bytes_max;
+
+    if (has_map)
+        relay->index = residency_index_create(bytes_max - guess_bytes_max);
+    relay->guess_index = residency_index_create(guess_bytes_max);
+    relay->guess = relay->guess_index != NULL ? residency_guess_create(relay->guess_index) : NULL;
+    assert((relay->index != NULL || !has_map) && relay->guess != NULL);
+}
+
 static void make_knowledge(struct app *app, const struct router_options *options, uint64_t seed)
 {
     struct relay *relay = &app->relay;
 
     relay->workers = worker_set_create();
-    relay->index = residency_index_create(options->residency_bytes_max);
-    relay->guess = relay->index != NULL ? residency_guess_create(relay->index) : NULL;
+    make_residency(relay, options->residency_bytes_max, false);
     relay->responses = response_table_create(relay->secret, options->response_count_max);
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
     assert(relay->policy != NULL); /* options know only those that exist */
     relay->policy_state = policy_state_create(relay->policy, seed);
-    assert(relay->workers != NULL && relay->guess != NULL && relay->responses != NULL &&
-           relay->scanner != NULL && relay->policy_state != NULL);
+    assert(relay->workers != NULL && relay->responses != NULL && relay->scanner != NULL &&
+           relay->policy_state != NULL);
 }
 
 static int start_parse_threads(struct app *app, const struct router_options *options)
@@ -489,6 +500,7 @@ void app_release(struct app *app)
     for (size_t i = 0; i < array_count(app->parse_scanners); i++)
         json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);
+    residency_index_destroy(relay->guess_index);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
     outbox_hub_release(&relay->outboxes);

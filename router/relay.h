@@ -77,8 +77,9 @@ struct relay {
     struct relay_config config;
     struct io_deadlines waits[RELAY_WAIT_COUNT];
     struct worker_set *workers;
-    struct fleet *fleet; /* brings them in and out */
-    struct residency_index *index;
+    struct fleet *fleet;                 /* brings them in and out */
+    struct residency_index *index;       /* what the map says; NULL: none is read */
+    struct residency_index *guess_index; /* what guess believes */
     struct residency_guess *guess;
     struct response_table *responses;
     const struct policy *policy;
