@@ -74,10 +74,10 @@ const char *residency_sync_state_name(enum residency_sync_state state);
 
 /* What whoever routes, or tells agents something, asks about a worker's agent. */
 struct residency_agent {
-    bool is_there;     /* one speaks for this worker now (it has a lease), in our fingerprint: it
-                        * may be told things */
-    bool is_believed;  /* doubt is NONE: what it says is exact */
-    bool has_claims;   /* holder may be looked at: exact, or what was exact, for a guess */
+    bool is_there;    /* one speaks for this worker now (it has a lease), in our fingerprint: it
+                       * may be told things */
+    bool is_believed; /* doubt is NONE: what it says is exact */
+    bool has_claims;  /* holder may be looked at: exact, or what was exact, for a guess */
     enum residency_doubt doubt;
     uint32_t holder;         /* in the index; where has_claims */
     uint32_t block_tokens;   /* engine block; 0: not known, so no anchors can be named */
