@@ -89,6 +89,7 @@ struct relay {
     struct retry_budget retry_budget;
     struct poison_table poison;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
+    uint64_t fingerprint;           /* of it and of how prompts are cut: who names them alike */
     uint64_t id_state;              /* of the generator of request ids */
     struct list clients;            /* open client connections */
     uint64_t descriptors_warned_ms; /* 0: never */
