@@ -29,7 +29,7 @@
 
 enum { PREFETCH_AHEAD = 32, WORD_BITS = BLOCK_HOLDERS_WORD_BITS };
 static_assert(RESIDENCY_HOLDER_COUNT_MAX == 1 << BLOCK_HOLDERS_NUMBER_BITS, "any holder fits");
-static_assert(RESIDENCY_TOKENS_MAX == (1 << BLOCK_HOLDERS_TOKEN_BITS) - 1, "any count fits");
+static_assert(RESIDENCY_INDEX_TOKENS_MAX == (1 << BLOCK_HOLDERS_TOKEN_BITS) - 1, "any count fits");
 
 struct residency_index {
     struct block_map map; /* hash -> block_holders, never 0 */

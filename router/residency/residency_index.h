@@ -19,7 +19,7 @@
 
 enum {
     RESIDENCY_HOLDER_COUNT_MAX = 2048,
-    RESIDENCY_TOKENS_MAX = (1 << 21) - 1, /* of a prompt, up to the end of a block */
+    RESIDENCY_INDEX_TOKENS_MAX = (1 << 21) - 1, /* of a prompt, up to the end of a block */
 };
 
 enum residency_tier { /* bits */
