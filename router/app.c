@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,8 +16,11 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/private_file.h"
 #include "backends/runtime/random.h"
 #include "hashing/digest.h"
+#include "hashing/fingerprint.h"
+#include "hashing/stream_identity.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
 #include "router/client_conn.h"
@@ -76,7 +80,8 @@ static void stop(struct app *app)
     each_client(&app->relay, client_conn_kill);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
-    fleet_close(app->fleet);
+    if (app->fleet != NULL) /* else the start came to nothing */
+        fleet_close(app->fleet);
     for (size_t i = 0; i < array_count(app->signals); i++)
         close_handle((uv_handle_t *)&app->signals[i]);
     close_handle((uv_handle_t *)&app->lag);
@@ -312,21 +317,60 @@ static void fill_random(void *bytes, size_t len)
     assert(filled == (ssize_t)len); /* as for any length up to 256 */
 }
 
+/* The secret of a file, which others have too. */
+static int read_secret(struct relay *relay, const char *path)
+{
+    struct private_file file;
+    char why[PRIVATE_FILE_WHY_BYTES];
+
+    if (private_file_read(&file, "secret-file", path, why) < 0) {
+        fprintf(stderr, "samovar-router: %s\n", why);
+        return EXIT_CODE_CONFIG;
+    }
+    digest_secret_derive(relay->secret, file.bytes, file.len);
+    private_file_release(&file);
+    return EXIT_CODE_OK;
+}
+
 /* Random unless a seed was given, to repeat a run. The random secret and the random seed share
  * nothing: request ids show the seed to whoever reads them. */
-static uint64_t make_secret(struct relay *relay, uint64_t seed)
+static int make_secret(struct relay *relay, const struct router_options *options, uint64_t *seed)
 {
     uint8_t bytes[64] = {0};
 
     static_assert((int)DIGEST_SECRET_BYTES == (int)BLOCK_CHAIN_SECRET_BYTES, "one secret for both");
-    if (seed == 0) {
+    *seed = options->seed;
+    if (options->seed == 0) {
         fill_random(bytes, sizeof bytes);
-        fill_random(&seed, sizeof seed);
+        fill_random(seed, sizeof *seed);
     } else {
-        memcpy(bytes, &seed, sizeof seed);
+        memcpy(bytes, seed, sizeof *seed);
     }
     digest_secret_derive(relay->secret, bytes, sizeof bytes);
-    return seed;
+    return options->secret_file[0] != '\0' ? read_secret(relay, options->secret_file)
+                                           : EXIT_CODE_OK;
+}
+
+static void log_start(const struct relay *relay, const struct router_options *options)
+{
+    char text[17];
+
+    snprintf(text, sizeof text, "%016" PRIx64, relay->fingerprint);
+    LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
+        log_text("policy", options->policy), log_u64("workers", options->worker_urls.count),
+        log_text("fingerprint", text));
+}
+
+/* Under a map the guess only goes on where the map ends, and needs less. */
+static void make_residency(struct relay *relay, size_t bytes_max, bool has_map)
+{
+    const size_t guess_bytes_max = has_map ? bytes_max / 4 : bytes_max;
+
+    if (has_map)
+        relay->index = residency_index_create(bytes_max - guess_bytes_max);
+    relay->guess_index = residency_index_create(guess_bytes_max);
+    relay->guess = relay->guess_index != NULL ? residency_guess_create(relay->guess_index) : NULL;
+    assert((relay->index != NULL || !has_map) && relay->guess != NULL);
 }
 
 static void make_knowledge(struct app *app, const struct router_options *options, uint64_t seed)
@@ -334,15 +378,14 @@ static void make_knowledge(struct app *app, const struct router_options *options
     struct relay *relay = &app->relay;
 
     relay->workers = worker_set_create();
-    relay->index = residency_index_create(options->residency_bytes_max);
-    relay->guess = relay->index != NULL ? residency_guess_create(relay->index) : NULL;
+    make_residency(relay, options->residency_bytes_max, false);
     relay->responses = response_table_create(relay->secret, options->response_count_max);
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
     assert(relay->policy != NULL); /* options know only those that exist */
     relay->policy_state = policy_state_create(relay->policy, seed);
-    assert(relay->workers != NULL && relay->guess != NULL && relay->responses != NULL &&
-           relay->scanner != NULL && relay->policy_state != NULL);
+    assert(relay->workers != NULL && relay->responses != NULL && relay->scanner != NULL &&
+           relay->policy_state != NULL);
 }
 
 static int start_parse_threads(struct app *app, const struct router_options *options)
@@ -456,15 +499,18 @@ int app_init(struct app *app, struct config *config)
     }
     app->drain_ms = options->drain_ms;
     relay_init(&app->relay, &app->io, relay_config_of(options), on_expired);
-    seed = make_secret(&app->relay, options->seed);
+    code = make_secret(&app->relay, options, &seed);
+    app->relay.fingerprint = fingerprint(
+        (struct block_chain_config){app->relay.secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
+        STREAM_VERSION);
     app->relay.id_state = seed;
     make_knowledge(app, options, seed);
     start_handles(app);
-    LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
-        log_text("policy", options->policy), log_u64("workers", options->worker_urls.count));
+    log_start(&app->relay, options);
     config_log_doubts(config);
     app->relay.stats.config_last_success_timestamp_seconds = clock_wall_ms() / 1000;
-    code = start_parse_threads(app, options);
+    if (code == EXIT_CODE_OK)
+        code = start_parse_threads(app, options);
     if (code == EXIT_CODE_OK)
         code = start_fleet(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
@@ -489,6 +535,7 @@ void app_release(struct app *app)
     for (size_t i = 0; i < array_count(app->parse_scanners); i++)
         json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);
+    residency_index_destroy(relay->guess_index);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
     outbox_hub_release(&relay->outboxes);

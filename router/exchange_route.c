@@ -175,8 +175,8 @@ static size_t fill_views(const struct exchange *exchange, struct search *search,
     bool is_known = false;
     size_t count = 0;
 
-    residency_index_match(relay->index, exchange->blocks, exchange->block_count, relay->matches,
-                          worker_count);
+    residency_index_match(relay->guess_index, exchange->blocks, exchange->block_count,
+                          relay->matches, worker_count);
     for (size_t i = 0; i < search->model->worker_count; i++) {
         struct worker *worker = worker_set_at(relay->workers, search->model->workers[i]);
 

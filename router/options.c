@@ -22,6 +22,7 @@ static const char *const log_format_words[] = {
 #define OPTION_GROUP_GENERAL "General"
 #define OPTION_GROUP_LIMIT   "Limits"
 #define OPTION_GROUP_LISTEN  "Listening"
+#define OPTION_GROUP_MAP     "Shared map"
 #define OPTION_GROUP_OUTPUT  "Logs"
 #define OPTION_GROUP_TIMER   "Timers"
 #define OPTION_GROUP_WORKER  "Workers"
@@ -84,10 +85,17 @@ static void refuse(struct option_set *set, const char *name, const char *what, c
 /* What no single option can see. */
 static void check_together(struct option_set *set, const struct router_options *options)
 {
-    if (options->worker_urls.count == 0)
+    bool has_map = options->redis[0] != '\0';
+
+    if (options->worker_urls.count == 0 && !has_map)
         refuse(set, "worker-urls", "no worker is given",
                "add --worker-urls http://host:port, SAMOVAR_WORKER_URLS, or worker-urls in the "
-               "file");
+               "file; or --redis, where agents name theirs");
+    if (has_map && options->secret_file[0] == '\0')
+        refuse(set, "redis", "needs a secret-file",
+               "give the one that the agents have: by it all of them name prompts alike");
+    if (!has_map && options->redis_password_file[0] != '\0')
+        refuse(set, "redis-password-file", "is for redis, which is not given", "add --redis");
     if (options->port != 0 && options->port == options->admin_port &&
         strcmp(options->host, options->admin_host) == 0)
         refuse(set, "admin-port", "is the same address as port", "give it another one");

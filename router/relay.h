@@ -77,8 +77,9 @@ struct relay {
     struct relay_config config;
     struct io_deadlines waits[RELAY_WAIT_COUNT];
     struct worker_set *workers;
-    struct fleet *fleet; /* brings them in and out */
-    struct residency_index *index;
+    struct fleet *fleet;                 /* brings them in and out */
+    struct residency_index *index;       /* what the map says; NULL: none is read */
+    struct residency_index *guess_index; /* what guess believes */
     struct residency_guess *guess;
     struct response_table *responses;
     const struct policy *policy;
@@ -89,6 +90,7 @@ struct relay {
     struct retry_budget retry_budget;
     struct poison_table poison;
     uint8_t secret[BLOCK_CHAIN_SECRET_BYTES];
+    uint64_t fingerprint;           /* of it and of how prompts are cut: who names them alike */
     uint64_t id_state;              /* of the generator of request ids */
     struct list clients;            /* open client connections */
     uint64_t descriptors_warned_ms; /* 0: never */

@@ -35,7 +35,7 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
     struct metrics_sources sources = {
         .stats = &relay->stats,
         .workers = relay->workers,
-        .index = residency_index_stats(relay->index),
+        .index = residency_index_stats(relay->guess_index),
         .dns_names_failing = fleet_lookups(relay->fleet).failing_count,
         .dns_lookups_failed_total = fleet_lookups(relay->fleet).failed_total,
         .guess = residency_guess_stats(relay->guess),

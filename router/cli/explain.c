@@ -11,6 +11,7 @@
 #include "backends/runtime/arena.h"
 #include "hashing/digest.h"
 #include "hashing/rendezvous.h"
+#include "hashing/stream_identity.h"
 #include "router/api/api_request.h"
 #include "router/cli/command.h"
 #include "router/policy/affinity.h"
@@ -271,7 +272,8 @@ static enum api api_of(struct json_scanner *scanner, struct slice body)
 static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
                        struct slice body)
 {
-    struct prompt_stream_config config = {explain->secret, 256, 64};
+    struct prompt_stream_config config = {explain->secret, STREAM_BLOCK_BYTES,
+                                          STREAM_CUT_BYTES_MIN};
     enum api api = prompt->api < API_COUNT ? prompt->api : api_of(scanner, body);
     struct api_fault fault;
     int status = api_request_parse(api, scanner, body, &prompt->request, &fault);

@@ -54,11 +54,22 @@ static int name_prompt(struct body_parse *parse)
                                &parse->prompt, &parse->fault);
 }
 
+/* Without a plan nothing is lost but an anchor. */
+static void plan_anchor(struct body_parse *parse)
+{
+    if (anchor_plan_make(parse->secret, &parse->request, &parse->prompt, parse->arena,
+                         &parse->plan) < 0)
+        parse->plan = (struct anchor_plan){.why_not = ANCHOR_BUSY};
+}
+
 void body_parse_run(struct body_parse *parse, struct json_scanner *scanner)
 {
+    parse->plan = (struct anchor_plan){.why_not = ANCHOR_API};
     parse->request_status = read_request(parse, scanner);
     if (parse->request_status == 0)
         parse->prompt_status = name_prompt(parse);
+    if (parse->wants_plan && parse->request_status == 0 && parse->prompt_status == 0)
+        plan_anchor(parse);
     parse->request.root = (struct json_value){0};
     json_scanner_trim(scanner);
 }

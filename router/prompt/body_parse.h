@@ -9,6 +9,7 @@
 #ifndef ROUTER_PROMPT_BODY_PARSE_H
 #define ROUTER_PROMPT_BODY_PARSE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@
 #include "backends/runtime/arena.h"
 #include "backends/runtime/slice.h"
 #include "router/api/api_request.h"
+#include "router/prompt/anchor_plan.h"
 #include "router/prompt/prompt_stream.h"
 
 enum {
@@ -29,6 +31,7 @@ struct body_parse {
     struct slice default_model; /* of a body that names none; {NULL, 0}: there is no such model */
     const uint8_t *secret;      /* BLOCK_CHAIN_SECRET_BYTES */
     struct arena *arena;        /* everything found lies in it */
+    bool wants_plan;            /* somebody will ask for plan */
 
     /* Found. */
     int request_status; /* 0; -EINVAL: fault says why; -ENOMEM. If < 0, all below is void */
@@ -37,6 +40,7 @@ struct body_parse {
     struct api_fault fault;
     struct api_request request;  /* its root is dead; its model is default_model where absent */
     struct prompt_blocks prompt; /* no blocks: its prompt has no names */
+    struct anchor_plan plan;     /* of a prompt with all its names, where it was wanted */
 };
 
 /* Fills what is to be found. The scanner is left with bounded memory. */

@@ -116,7 +116,7 @@ static void write_result_blocks(struct prompt_sink *sink, struct json_value cont
         prompt_write_text(&sink->writer, text_of(block));
     }
     while (next_block(&others, BLOCK_OTHER, &block))
-        prompt_write_digest(&sink->writer, TAG_PART, part_digest(sink->secret, block));
+        prompt_write_media(sink, block);
 }
 
 static void write_result(struct prompt_sink *sink, struct json_value block)
@@ -181,7 +181,7 @@ static void write_parts(struct prompt_sink *sink, struct json_value content)
         if (kind == BLOCK_TEXT)
             prompt_write_nonempty(sink, TAG_TEXT, text_of(block));
         else if (kind == BLOCK_OTHER)
-            prompt_write_digest(&sink->writer, TAG_PART, part_digest(sink->secret, block));
+            prompt_write_media(sink, block);
     }
 }
 

@@ -44,6 +44,12 @@ static bool is_text_part(struct json_value part, struct slice *text)
             slice_eq(name, SLICE("input_text")) || slice_eq(name, SLICE("output_text")));
 }
 
+void prompt_write_media(struct prompt_sink *sink, struct json_value part)
+{
+    sink->has_media = true;
+    prompt_write_digest(&sink->writer, TAG_PART, part_digest(sink->secret, part));
+}
+
 static int write_part(struct prompt_sink *sink, struct json_value part, const char *param)
 {
     struct slice text;
@@ -56,7 +62,7 @@ static int write_part(struct prompt_sink *sink, struct json_value part, const ch
     else if (is_text_part(part, &text))
         prompt_write_nonempty(sink, TAG_TEXT, text);
     else
-        prompt_write_digest(&sink->writer, TAG_PART, part_digest(sink->secret, part));
+        prompt_write_media(sink, part);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 #ifndef ROUTER_PROMPT_PROMPT_PARTS_H
 #define ROUTER_PROMPT_PROMPT_PARTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,7 @@ struct prompt_sink {
     const uint8_t *secret;
     size_t block_count_max;
     struct api_fault *fault;
+    bool has_media; /* a part was written that is no text */
 };
 
 /* Fills the sink's fault. -EINVAL. */
@@ -34,6 +36,9 @@ MUST_CHECK int prompt_check_messages(struct prompt_sink *sink, struct json_value
 
 /* A field with its tag, unless text is empty. */
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text);
+
+/* A part that is no text, by digest. */
+void prompt_write_media(struct prompt_sink *sink, struct json_value part);
 
 /*
  * Null, a string, or an array of parts: texts as TAG_TEXT, other parts by digest. param is the

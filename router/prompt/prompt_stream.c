@@ -113,6 +113,7 @@ int prompt_stream_write(struct prompt_stream_config config, const struct api_req
         status = write_prompt(&sink, request, &further_bytes);
     else
         further_bytes = prompt_size(request);
+    out->has_media = sink.has_media;
     out->block_count = prompt_write_tail(&sink.writer);
     out->blocks = out->chain.blocks;
     out->closed_count = out->chain.block_count;

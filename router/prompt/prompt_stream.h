@@ -12,6 +12,7 @@
 #ifndef ROUTER_PROMPT_PROMPT_STREAM_H
 #define ROUTER_PROMPT_PROMPT_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,7 @@ struct prompt_blocks {
     size_t closed_count;      /* without it */
     uint64_t bytes;           /* of the whole stream; an estimate where there are no names */
     uint64_t token_ids;       /* of a prompt given as ids: exact token count; else 0 */
+    bool has_media;           /* parts that are no text: their tokens stand for nothing in it */
     struct block_chain chain; /* as it stands after the prompt: the answer continues a copy of it */
 };
 

@@ -49,7 +49,7 @@ struct guess_worker {
 struct residency_guess {
     struct residency_index *index;
     struct residency_guess_stats stats;
-    struct guess_worker *workers[RESIDENCY_WORKER_COUNT_MAX]; /* NULL: nothing learned yet */
+    struct guess_worker *workers[RESIDENCY_HOLDER_COUNT_MAX]; /* NULL: nothing learned yet */
 };
 
 static void unlink_node(struct guess_worker *of, uint32_t at)
@@ -166,7 +166,7 @@ static void evict_excess(struct residency_guess *guess, uint32_t worker)
 static bool store(struct residency_guess *guess, uint32_t worker, uint64_t hash)
 {
     for (unsigned evicted = 0; evicted <= EVICTED_PER_REFUSAL_MAX; evicted++) {
-        if (residency_index_store(guess->index, hash, worker, RESIDENCY_HBM) == 0)
+        if (residency_index_store(guess->index, hash, worker, RESIDENCY_HBM, 0) == 0)
             return true;
         if (guess->workers[worker]->oldest == NONE)
             return false;
@@ -266,7 +266,7 @@ void residency_guess_destroy(struct residency_guess *guess)
 {
     if (guess == NULL)
         return;
-    for (size_t worker = 0; worker < RESIDENCY_WORKER_COUNT_MAX; worker++) {
+    for (size_t worker = 0; worker < RESIDENCY_HOLDER_COUNT_MAX; worker++) {
         struct guess_worker *of = guess->workers[worker];
 
         if (of == NULL)
@@ -282,7 +282,7 @@ void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker
 {
     struct guess_worker *of;
 
-    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
 
     of = worker_of(guess, worker);
     if (tokens == 0)
@@ -296,7 +296,7 @@ void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
 {
     size_t count;
 
-    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
     assert(tokens_per_byte > 0);
 
     count = fitting(worker_of(guess, worker), blocks, block_count, tokens_per_byte);
@@ -313,7 +313,7 @@ void residency_guess_extend(struct residency_guess *guess, uint32_t worker, stru
     const uint64_t *place;
     uint32_t newer;
 
-    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
     assert(tokens_per_byte > 0);
 
     of = worker_of(guess, worker);
@@ -340,12 +340,28 @@ void residency_guess_extend(struct residency_guess *guess, uint32_t worker, stru
     evict_excess(guess, worker);
 }
 
+size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
+                           const struct block *blocks, size_t from, size_t block_count)
+{
+    const struct guess_worker *of;
+    size_t at = from;
+
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
+
+    of = guess->workers[worker];
+    if (of == NULL)
+        return 0;
+    while (at < block_count && block_map_find(&of->places, blocks[at].hash) != NULL)
+        at++;
+    return at - from;
+}
+
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
                              const struct block *blocks, size_t block_count, size_t kept)
 {
     struct guess_worker *of;
 
-    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
 
     of = guess->workers[worker];
     if (of == NULL)
@@ -364,7 +380,7 @@ void residency_guess_forget_worker(struct residency_guess *guess, uint32_t worke
 {
     struct guess_worker *of;
 
-    assert(worker < RESIDENCY_WORKER_COUNT_MAX);
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
 
     of = guess->workers[worker];
     if (of == NULL)

@@ -3,9 +3,9 @@
 /*
  * residency_guess: believes that a worker still holds what we sent it, as far back as its cache
  * reaches. Keeps per worker a least-recently-used order over blocks, bounded by that worker's own
- * cache size in tokens, and writes what it believes into a residency_index. A prompt counts from
- * the choice on; that it is still being made shows in its worker's own load. Pure; loop thread
- * only.
+ * cache size in tokens, and writes what it believes into a residency_index that nobody else writes,
+ * with the worker's index as the holder. A prompt counts from the choice on; that it is still being
+ * made shows in its worker's own load. Pure; loop thread only.
  */
 #ifndef ROUTER_RESIDENCY_RESIDENCY_GUESS_H
 #define ROUTER_RESIDENCY_RESIDENCY_GUESS_H
@@ -45,6 +45,10 @@ void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
  */
 void residency_guess_extend(struct residency_guess *guess, uint32_t worker, struct block parent,
                             const struct block *blocks, size_t block_count, double tokens_per_byte);
+
+/* How many of blocks from blocks[from] on are believed of worker without a gap. */
+size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
+                           const struct block *blocks, size_t from, size_t block_count);
 
 /* What was sent did not get there: worker holds only the first kept of blocks; forget the rest. */
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,

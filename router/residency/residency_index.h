@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * residency_index: which worker holds which block, in which tiers. It has apply-style calls and
- * knows no source; residency_guess (and later residency_sync) feed it. Bounded in bytes: what does
- * not fit is refused and counted. Pure; loop thread only.
+ * residency_index: who holds which block, in which tiers, and how many tokens of a prompt end with
+ * it there. A holder is a number below RESIDENCY_HOLDER_COUNT_MAX that its source gives a meaning:
+ * residency_guess a worker, residency_sync one life of a worker's report. The index knows no
+ * source, and each source has an index of its own. Bounded in bytes: what does not fit is refused
+ * and counted. Pure; loop thread only.
  */
 #ifndef ROUTER_RESIDENCY_RESIDENCY_INDEX_H
 #define ROUTER_RESIDENCY_RESIDENCY_INDEX_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
 #include "hashing/block_chain.h"
 
-enum { RESIDENCY_WORKER_COUNT_MAX = 1024 };
+enum {
+    RESIDENCY_HOLDER_COUNT_MAX = 2048,
+    RESIDENCY_INDEX_TOKENS_MAX = (1 << 21) - 1, /* of a prompt, up to the end of a block */
+};
 
 enum residency_tier { /* bits */
                       RESIDENCY_HBM = 1,
@@ -26,39 +32,58 @@ struct residency_index;
 
 struct residency_index_stats {
     uint64_t block_count;   /* distinct blocks held by somebody */
-    uint64_t holder_count;  /* (block, worker) pairs */
+    uint64_t holder_count;  /* (block, holder) pairs; of retired holders too, until swept */
     uint64_t bytes;         /* memory taken */
     uint64_t refused_total; /* stores refused for want of room */
 };
 
-/* How much of a prompt one worker holds: the longest unbroken run from its first block. */
+/* How much of a prompt one holder has: the longest unbroken run from its first block. */
 struct residency_match {
     uint32_t block_count;
-    uint64_t bytes; /* stream bytes up to the end of the last of them */
+    uint32_t tokens; /* up to the end of the last of them, as its holder counts; 0: it does not */
+    uint64_t bytes;  /* of the stream, up to there */
 };
 
 /* bytes_max > 0. NULL: no memory. */
 struct residency_index *residency_index_create(size_t bytes_max);
 void residency_index_destroy(struct residency_index *index);
 
-/* Sets the tiers in which worker holds hash; tiers != 0. -ENOBUFS: full, refused and counted. */
-MUST_CHECK int residency_index_store(struct residency_index *index, uint64_t hash, uint32_t worker,
-                                     uint8_t tiers);
+/*
+ * holder has hash in these tiers (not 0), and a prompt that long up to its end. Replaces what was
+ * stored of the pair. Not of a retired holder. -ENOBUFS: full; refused and counted.
+ */
+MUST_CHECK int residency_index_store(struct residency_index *index, uint64_t hash, uint32_t holder,
+                                     uint8_t tiers, uint32_t tokens);
 
-/* worker no longer holds hash in any tier. Of an unknown pair: nothing. */
-void residency_index_remove(struct residency_index *index, uint64_t hash, uint32_t worker);
+/* holder no longer has hash in any tier. Of an unknown pair: nothing. */
+void residency_index_remove(struct residency_index *index, uint64_t hash, uint32_t holder);
 
-/* Forgets everything of worker. Walks the table unless worker holds nothing: who knows its blocks
- * removes them one by one instead. */
-void residency_index_forget_worker(struct residency_index *index, uint32_t worker);
+/* The tiers in which holder has hash, 0: in none. *tokens is set only if there is one. */
+uint8_t residency_index_get(const struct residency_index *index, uint64_t hash, uint32_t holder,
+                            uint32_t *tokens);
+
+/* Brings the place of hash nearer to the processor, for a call about it some 100 ns later. */
+void residency_index_prefetch(const struct residency_index *index, uint64_t hash);
 
 /*
- * Fills matches[w] for each w < worker_count with what w holds of blocks[0..block_count), in one
- * pass that ends where nobody holds the next block.
+ * Forgets everything of holder: hidden from get and match at once, in constant time. What it took
+ * is given back by sweeps, and until then the number may not be stored for again.
+ */
+void residency_index_retire(struct residency_index *index, uint32_t holder);
+
+/* Nothing is left of holder: its number may get a new meaning. */
+bool residency_index_is_free(const struct residency_index *index, uint32_t holder);
+
+/* Looks for leavings of retired holders in some more slots. True: there are more. */
+bool residency_index_sweep(struct residency_index *index, size_t slot_count_max);
+
+/*
+ * Fills matches[h] for each h < holder_count with what h has of blocks[0..block_count), in one
+ * pass that ends where nobody has the next block.
  */
 void residency_index_match(const struct residency_index *index, const struct block *blocks,
                            size_t block_count, struct residency_match *matches,
-                           size_t worker_count);
+                           size_t holder_count);
 
 struct residency_index_stats residency_index_stats(const struct residency_index *index);
 

@@ -69,7 +69,8 @@ static uint64_t store_prompt(struct residency_index *index, const struct block *
 {
     for (unsigned h = 0; h < holder_count(number); h++)
         for (size_t i = SHARED_BLOCKS; i < PROMPT_BLOCKS; i++)
-            if (residency_index_store(index, blocks[i].hash, holder(number, h), RESIDENCY_HBM) < 0)
+            if (residency_index_store(index, blocks[i].hash, holder(number, h), RESIDENCY_HBM,
+                                      (uint32_t)i * 64) < 0)
                 abort();
     return holder_count(number) * (uint64_t)(PROMPT_BLOCKS - SHARED_BLOCKS);
 }
@@ -92,7 +93,8 @@ static double fill(struct residency_index *index)
     make_prompt(blocks, 0);
     for (size_t i = 0; i < SHARED_BLOCKS; i++)
         for (uint32_t worker = 0; worker < WORKER_COUNT; worker++)
-            if (residency_index_store(index, blocks[i].hash, worker, RESIDENCY_HBM) < 0)
+            if (residency_index_store(index, blocks[i].hash, worker, RESIDENCY_HBM,
+                                      (uint32_t)i * 64) < 0)
                 abort();
     for (uint64_t number = 1; number <= PROMPT_COUNT; number++) {
         make_prompt(blocks, number);

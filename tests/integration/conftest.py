@@ -7,8 +7,10 @@ is held at its end to what every test may ask of it: see Router.stop().
 
 import pytest
 
+from peers.agent import Agent
 from peers.openai_api import CHAT, COMPLETIONS
 from peers.process import BIN
+from peers.redis_server import RedisServer
 from peers.router import Router
 from peers.sim import Sim
 from peers.worker import Fleet, ScriptedWorker
@@ -68,6 +70,35 @@ def start_router(start_worker, start_fleet, start_sim):
                 router.wait_ready()
                 router.wait_states("up", len(list(workers)))
         return router
+
+    yield from start_all(create)
+
+
+@pytest.fixture
+def start_redis():
+    yield from start_all(RedisServer)
+
+
+@pytest.fixture
+def redis(start_redis):
+    return start_redis()
+
+
+@pytest.fixture
+def secret_file(tmp_path):
+    """The cluster's secret, for --secret-file of routers and agents."""
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_text("as good as any other for a test\n")
+    return path
+
+
+@pytest.fixture
+def start_agent(secret_file):
+    """start_agent(engine, redis, kv_events=..., kv_replay=..., ...)"""
+
+    def create(engine, redis, *flags, **options):
+        return Agent(engine, redis, secret_file, *flags, **options)
 
     yield from start_all(create)
 

@@ -8,6 +8,7 @@ import pytest
 from peers.http1 import LAST_CHUNK, Truncated, chunk, cut_oddly, head_bytes
 from peers.openai_api import CHAT, events_of
 from peers.process import TCP_SYN_SENT, count_tcp, wait_until
+from peers.redis_server import RedisClient, RedisRefused
 from peers.router import Client
 from peers.wire import HOST, Wire, WireTimeout
 
@@ -136,3 +137,53 @@ def test_a_message_may_come_one_byte_at_a_time(worker, client):
 def test_odd_cuts_lose_nothing():
     data = bytes(range(256)) * 1000
     assert b"".join(cut_oddly(data)) == data
+
+
+@pytest.mark.parametrize("is_unix", [False, True], ids=["tcp", "unix"])
+def test_a_killed_redis_comes_back_empty_at_the_same_address(start_redis, is_unix):
+    redis = start_redis(is_unix=is_unix)
+    redis.call("SET", "key", b"\x00\r\n")
+    address = redis.address
+
+    before = redis.call("MGET", "key", "none")
+    redis.restart()
+
+    assert before == [b"\x00\r\n", None]
+    assert redis.address == address
+    assert redis.call("DBSIZE") == 0
+
+
+def test_a_paused_redis_answers_when_it_goes_on(redis):
+    redis.pause()
+    client = redis.client()
+    client.sock.settimeout(0.1)
+
+    with pytest.raises(TimeoutError):
+        client.call("PING")
+    client.close()
+    redis.resume()
+
+    assert redis.call("PING") == b"PONG"
+
+
+def test_a_redis_with_a_password_refuses_who_has_none(start_redis):
+    redis = start_redis(password="p")
+
+    with pytest.raises(RedisRefused, match="NOAUTH"):
+        RedisClient(redis.address).call("DBSIZE")
+
+    assert redis.call("DBSIZE") == 0
+    assert redis.password_file().read_text() == "p\n"
+
+
+def test_users_of_a_redis_may_do_what_its_file_says(start_redis, tmp_path):
+    users = tmp_path / "users.acl"
+    users.write_text("user default on >all ~* &* +@all\nuser reader on >r ~smv:* +@read\n")
+    redis = start_redis(users_acl=users, password="all")
+
+    redis.call("SET", "smv:a", 1)
+
+    assert redis.call("GET", "smv:a", user="reader", password="r") == b"1"
+    with pytest.raises(RedisRefused, match="NOPERM"):
+        redis.call("SET", "smv:a", 2, user="reader", password="r")
+    assert redis.url_of("reader") == f"redis://reader@{HOST}:{redis.port}"

@@ -2,14 +2,12 @@
 """The real router as a process, and what may be asked of it from outside."""
 
 import json
-import re
 from collections import Counter
 
+from peers.daemon import Daemon
 from peers.http1 import read_answer, request_bytes
-from peers.process import Process, program, wait_until
+from peers.process import program, wait_until
 from peers.wire import HOST, Wire
-
-SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{.*\})? (\S+)$")
 
 
 class Client(Wire):
@@ -26,7 +24,7 @@ class Client(Wire):
         return read_answer(self, method, timeout_s)
 
 
-class Router(Process):
+class Router(Daemon):
     def __init__(self, workers, flags=(), env=None):
         """workers: anything with a url. Returns once it listens."""
         urls = [worker.url for worker in workers]
@@ -36,12 +34,8 @@ class Router(Process):
         super().__init__([*argv, *flags], env)
         self.clients = []
         with self.killed_on_failure():
-            self.address = self._listening("listening")
-            self.admin_address = self._listening("admin_listening")
-
-    def _listening(self, event):
-        line = self.log.wait(event)
-        return (line["address"], int(line["port"]))
+            self.address = self.listening("listening")
+            self.admin_address = self.listening("admin_listening")
 
     @property
     def url(self):
@@ -81,33 +75,12 @@ class Router(Process):
 
     # --- as an operator ---
 
-    def admin(self, target, method="GET"):
-        wire = Client.connect(self.admin_address)
-        wire.request(method, target, None, {"Connection": "close"})
-        answer = wire.answer(method)
-        answer.read_all()
-        wire.close()
-        return answer
-
     def workers(self):
         return self.admin("/workers").json()["workers"]
 
     def worker(self, worker):
         """What the router says of one worker."""
         return next(row for row in self.workers() if row["url"] == worker.url)
-
-    def metrics(self):
-        """{'name{labels}': value}"""
-        samples = {}
-        for line in self.admin("/metrics").read_all().decode().splitlines():
-            match = SAMPLE.match(line)
-            if match:
-                samples[match[1] + (match[2] or "")] = float(match[3])
-        return samples
-
-    def metric_sum(self, name):
-        """Over all labels."""
-        return sum(value for key, value in self.metrics().items() if key.split("{")[0] == name)
 
     def in_flight(self):
         """Everything that counts what is under way, by name, where it is not zero."""
@@ -135,7 +108,6 @@ class Router(Process):
         if self.is_running():
             self.wait_idle()
         super().stop()
-        assert not self.log.find_garbage(), self.log.find_garbage()
         ids = Counter(line["request_id"] for line in self.log.find("request"))
         twice = {one for one, count in ids.items() if count > 1}
         assert not twice, f"more than one terminal line of {twice}"

@@ -154,6 +154,23 @@ Test(residency_guess, a_correction_forgets_the_tail_and_only_there)
     guess_world_release(&world);
 }
 
+Test(residency_guess, a_run_begins_anywhere_and_ends_at_the_first_gap)
+{
+    struct guess_world world = guess_world(1 << 20);
+    struct block blocks[PROMPT_BLOCKS + 1];
+    world_prompt(blocks, PROMPT_BLOCKS + 1, 1);
+    residency_guess_learn(world.guess, 0, blocks + 2, 3, 0.25);
+    residency_guess_learn(world.guess, 0, blocks + 6, PROMPT_BLOCKS - 6, 0.25);
+
+    cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 0, PROMPT_BLOCKS + 1), 0));
+    cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 2, PROMPT_BLOCKS + 1), 3));
+    cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 3, 4), 1));
+    cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 6, PROMPT_BLOCKS + 1),
+                 PROMPT_BLOCKS - 6));
+    cr_assert(eq(sz, residency_guess_run(world.guess, 1, blocks, 2, PROMPT_BLOCKS + 1), 0));
+    guess_world_release(&world);
+}
+
 Test(residency_guess, a_worker_that_restarted_holds_nothing_and_may_learn_again)
 {
     struct guess_world world = guess_world(1 << 20);

@@ -31,9 +31,9 @@ static inline void world_prompt(struct block *blocks, size_t count, uint64_t num
 static inline uint32_t world_held(const struct residency_index *index, uint32_t worker,
                                   const struct block *blocks, size_t count)
 {
-    struct residency_match matches[RESIDENCY_WORKER_COUNT_MAX];
+    struct residency_match matches[RESIDENCY_HOLDER_COUNT_MAX];
 
-    residency_index_match(index, blocks, count, matches, RESIDENCY_WORKER_COUNT_MAX);
+    residency_index_match(index, blocks, count, matches, RESIDENCY_HOLDER_COUNT_MAX);
     return matches[worker].block_count;
 }
 

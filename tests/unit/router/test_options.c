@@ -192,3 +192,19 @@ Test(options, what_roff_would_read_is_escaped)
     cr_assert(slice_eq(buf_slice(&text), SLICE("\\&.a\\-b\\ec\n\\&'d.\ne")));
     buf_release(&text);
 }
+
+Test(options, a_map_brings_workers_and_needs_the_secret_that_agents_have)
+{
+    struct options_world world;
+    struct options_world alone;
+
+    int with = parse(&world, WORDS("--redis", "unix:///run/r", "--secret-file", "/s"), no_env);
+    int without = parse(&alone, WORDS("--redis", "unix:///run/r"), no_env);
+
+    cr_assert(eq(int, with, EXIT_CODE_OK));
+    cr_assert(eq(u64, world.options.redis_leave_ms, 60000));
+    cr_assert(eq(int, without, EXIT_CODE_USAGE));
+    cr_assert(eq(str, (char *)alone.set.errors[0].what, "needs a secret-file"));
+    option_set_release(&world.set);
+    option_set_release(&alone.set);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * token_anchor: how many tokens a prompt has, and the name of its last full token block, as its
+ * worker's agent names it: from what an engine's /tokenize said, or from a prompt of token ids. The
+ * ids go nowhere else. Pure; any thread.
+ */
+#ifndef ROUTER_PROMPT_TOKEN_ANCHOR_H
+#define ROUTER_PROMPT_TOKEN_ANCHOR_H
+
+#include <stdint.h>
+
+#include "backends/json/json_scan.h"
+#include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
+#include "hashing/token_name.h"
+
+enum {
+    TOKEN_ANCHOR_BLOCK_TOKENS_MAX = 4096,
+    TOKEN_ANCHOR_COUNT_MAX = (1 << 21) - 1, /* what a record of the map can say */
+};
+
+struct token_naming {
+    const uint8_t *secret;  /* DIGEST_SECRET_BYTES; borrowed */
+    struct digest_128 root; /* token_name_root() of the request's LoRA and salt */
+    uint32_t block_tokens;  /* of the engine; 1 to TOKEN_ANCHOR_BLOCK_TOKENS_MAX */
+};
+
+struct token_anchor {
+    uint32_t token_count;
+    uint64_t last_block; /* .low of the last full block's name; 0: not one is full */
+};
+
+/*
+ * Of the body of a /tokenize reply, or of a request of completions whose one prompt is token ids.
+ * text has JSON_PADDING readable bytes behind it. -EPROTO: it is no such thing, or contradicts
+ * itself; -E2BIG: more tokens than TOKEN_ANCHOR_COUNT_MAX; -ENOMEM. The scanner is left with
+ * bounded memory.
+ */
+MUST_CHECK int token_anchor_read_reply(const struct token_naming *naming,
+                                       struct json_scanner *scanner, struct slice text,
+                                       struct token_anchor *anchor);
+MUST_CHECK int token_anchor_read_prompt(const struct token_naming *naming,
+                                        struct json_scanner *scanner, struct slice text,
+                                        struct token_anchor *anchor);
+
+#endif
