@@ -17,6 +17,7 @@
 #include "router/api/api.h"
 #include "router/end_reason.h"
 #include "router/policy/policy.h"
+#include "router/prompt/anchor_plan.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
 #include "router/residency/residency_sync.h"
@@ -82,6 +83,7 @@ enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT 
 
 /* The length of each dimension that a row of metrics.def may name. */
 enum {
+    METRICS_COUNT_anchor = ANCHOR_OUTCOME_COUNT,
     METRICS_COUNT_api = API_COUNT,
     METRICS_COUNT_doubt = RESIDENCY_DOUBT_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
