@@ -31,6 +31,7 @@ struct dimension {
 
 #define DIMENSION_NAME(constant, name)         [constant] = name,
 #define API_NAME(constant, name, family, work) name,
+static const char *const anchor_names[] = {ANCHOR_OUTCOME_ROWS(DIMENSION_NAME)};
 static const char *const api_names[] = {API_ROWS(API_NAME)};
 #undef API_NAME
 static const char *const status_names[] = {STATUS_CLASS_ROWS(DIMENSION_NAME)};
@@ -47,6 +48,8 @@ static const char *const rung_names[] = {ROUTE_RUNG_ROWS(DIMENSION_NAME)};
     {                                                                                              \
 #label_, label_##_names, array_count(label_##_names)                                       \
     }
+static const struct dimension dimension_anchor = {"outcome", anchor_names,
+                                                  array_count(anchor_names)};
 static const struct dimension dimension_api = DIMENSION(api);
 static const struct dimension dimension_end = {"reason", end_names, array_count(end_names)};
 static const struct dimension dimension_phase = DIMENSION(phase);

@@ -54,9 +54,10 @@ static void add(struct world *world, size_t index, const char *id, const char *b
 
 static struct world *world_create(void)
 {
+    static const char *const no_options[] = {NULL};
     static struct world world;
 
-    world.server = redis_server_create((const char *const[]){NULL});
+    world.server = redis_server_create(no_options);
     return &world;
 }
 
