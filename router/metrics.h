@@ -17,6 +17,7 @@
 #include "router/api/api.h"
 #include "router/end_reason.h"
 #include "router/policy/policy.h"
+#include "router/prompt/anchor_plan.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
 #include "router/response_table.h"
@@ -81,6 +82,7 @@ enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT 
 
 /* The length of each dimension that a row of metrics.def may name. */
 enum {
+    METRICS_COUNT_anchor = ANCHOR_OUTCOME_COUNT,
     METRICS_COUNT_api = API_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,

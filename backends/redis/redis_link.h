@@ -45,19 +45,19 @@ int redis_link_state_after(enum redis_link_state state, enum redis_link_event ev
 struct redis_link_config {
     struct redis_url url; /* where; a copy is kept */
     const char *password; /* of url's user; NULL: none. A copy is kept */
-    const char *name;     /* as the server lists its clients: "samovar-agent map"; a literal */
+    const char *name;     /* as the server lists its clients: "samovar-agent-map"; a literal */
     uint32_t connect_ms;  /* until READY; 2000 */
     uint32_t command_ms;  /* from a command to its reply; 1000. Then the connection is closed */
     uint32_t back_off_ms; /* the first; doubles, jittered, up to the next one */
     uint32_t back_off_ms_max;
-    uint32_t pending_max; /* commands without a reply yet */
+    uint32_t pending_max; /* commands without a reply yet; room is made for all at once */
 };
 
 /* Not from within redis_link_*(). */
 struct redis_link_callbacks {
     void (*on_ready)(void *ctx); /* again, too: whatever was asked before may or may not be done */
-    /* Was READY, or failed to become it. error as redis_done_fn's; why: one line, with what the
-     * server said, for logs. */
+    /* Was READY, or failed to become it. error as redis_done_fn's, or that of connecting; why: one
+     * line, with what the server said, for logs. */
     void (*on_away)(void *ctx, int error, const char *why);
 };
 
@@ -109,12 +109,13 @@ struct redis_link_stats redis_link_stats(const struct redis_link *link);
  * it. */
 void redis_link_close(struct redis_link **link, void (*on_closed)(void *ctx), void *ctx);
 
+/* Numbered as hiredis numbers them, which has macros of the same names. */
 enum redis_reply_kind {
-    REDIS_REPLY_NIL,
-    REDIS_REPLY_INTEGER,
-    REDIS_REPLY_TEXT, /* a string or a status */
-    REDIS_REPLY_LIST,
-    REDIS_REPLY_ERROR,
+    REDIS_REPLY_TEXT = 1, /* a string or a status */
+    REDIS_REPLY_LIST = 2,
+    REDIS_REPLY_INTEGER = 3,
+    REDIS_REPLY_NIL = 4,
+    REDIS_REPLY_ERROR = 6,
 };
 
 enum redis_reply_kind redis_reply_kind(const struct redis_reply *reply);
@@ -122,5 +123,8 @@ struct slice redis_reply_text(const struct redis_reply *reply); /* of TEXT, ERRO
 int64_t redis_reply_integer(const struct redis_reply *reply);   /* of INTEGER; else 0 */
 size_t redis_reply_count(const struct redis_reply *reply);      /* of LIST; else 0 */
 const struct redis_reply *redis_reply_at(const struct redis_reply *reply, size_t index);
+
+/* 0, or for an ERROR what redis_done_fn says of it: for those in the list of an EXEC. */
+int redis_reply_error(const struct redis_reply *reply);
 
 #endif

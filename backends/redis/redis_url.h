@@ -12,7 +12,11 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 
-enum { REDIS_URL_TEXT_BYTES_MAX = 256, REDIS_URL_WHY_BYTES = 192 };
+enum {
+    REDIS_URL_TEXT_BYTES_MAX = 256,
+    REDIS_URL_SHOWN_BYTES = 2 * REDIS_URL_TEXT_BYTES_MAX + 32,
+    REDIS_URL_WHY_BYTES = 192,
+};
 
 struct redis_url {
     char host[REDIS_URL_TEXT_BYTES_MAX]; /* without brackets; "" where path is */
@@ -31,6 +35,6 @@ MUST_CHECK int redis_url_parse(struct slice text, struct redis_url *url,
                                char why[REDIS_URL_WHY_BYTES]);
 
 /* As it may be shown, and as it was written but for defaults. */
-void redis_url_text(const struct redis_url *url, char text[REDIS_URL_TEXT_BYTES_MAX * 2]);
+void redis_url_text(const struct redis_url *url, char text[REDIS_URL_SHOWN_BYTES]);
 
 #endif

@@ -54,6 +54,9 @@ size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
                              const struct block *blocks, size_t block_count, size_t kept);
 
+/* Others know by now whether worker holds hash. */
+void residency_guess_forget(struct residency_guess *guess, uint32_t worker, uint64_t hash);
+
 /* worker restarted or is gone. */
 void residency_guess_forget_worker(struct residency_guess *guess, uint32_t worker);
 

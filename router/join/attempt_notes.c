@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "router/join/attempt_notes.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hashing/digest.h"
+#include "router/join/join.h"
+
+/*
+ * DESIGN
+ *
+ *   ASKED --count--+--> COUNTED --usage agrees--> SETTLED (posted)
+ *                  |       |`---usage differs---> SETTLED (mismatch)
+ *                  |       `----no usage came---> SETTLED (unchecked)
+ *                  '--trusted-------------------> SETTLED (posted)    ... or any other reason
+ *
+ * Count and usage come in either order: a short answer is over before the side call is. A trusted
+ * worker's anchor does not wait for usage, since an answer may go on for minutes and the agent
+ * keeps its part of the attempt for seconds. What usage then says is still compared: it decides
+ * about the next ones, and about the answer's note.
+ */
+#define HANDOVER_MS_MIN 2000.0
+#define HANDOVER_FACTOR 2.0 /* of the predicted time to first token */
+
+enum { LAG_MS_MAX = 20 };
+
+enum notes_state {
+    NOTES_ASKED,   /* how many tokens it is, is being found out */
+    NOTES_COUNTED, /* it is known, and waits for usage to agree */
+    NOTES_SETTLED, /* told, or never to be */
+};
+
+struct answered {
+    struct residency_note_block *blocks; /* heap; NULL: nothing to tell (yet) */
+    size_t block_count;
+    uint64_t completion_tokens;
+};
+
+struct attempt_notes {
+    struct join *join;
+    enum notes_state state;
+    enum anchor_outcome outcome; /* of SETTLED */
+    bool is_ended;               /* its attempt is over */
+    bool is_chat;
+    bool has_usage;
+    bool is_disproved; /* usage says another number of tokens than was told */
+    uint64_t worker_id;
+    uint32_t worker_index;
+    uint64_t attempt;                    /* its key */
+    uint64_t start;                      /* hash of the block that blocks go on from */
+    struct residency_note_block *blocks; /* heap, until they are told */
+    size_t block_count;
+    uint64_t answer_start; /* hash of the block that an answer goes on from, */
+    uint64_t answer_begin; /* and where in the stream it ends */
+    double handover_ms;
+    uint64_t prompt_tokens; /* by usage */
+    uint32_t cached_tokens;
+    struct token_answer counted;
+    struct answered answered;
+};
+
+static struct anchor_trust *trust_of(const struct attempt_notes *notes)
+{
+    return &notes->join->trusts[notes->is_chat];
+}
+
+static void free_when_over(struct attempt_notes *notes)
+{
+    if (!notes->is_ended || notes->state != NOTES_SETTLED)
+        return;
+    free(notes->blocks);
+    free(notes->answered.blocks);
+    free(notes);
+}
+
+/* ---- telling ---- */
+
+/* In a note a block has its own length. before: where the first one begins. */
+static struct residency_note_block *blocks_of(const struct block *blocks, size_t count,
+                                              uint64_t before)
+{
+    struct residency_note_block *copy = malloc(count * sizeof *copy);
+
+    for (size_t i = 0; copy != NULL && i < count; i++) {
+        copy[i] = (struct residency_note_block){blocks[i].hash, (uint32_t)(blocks[i].end - before)};
+        before = blocks[i].end;
+    }
+    return copy;
+}
+
+/* From some time on the map is the truth about these blocks. Takes them. */
+static void leave_to_map(struct attempt_notes *notes, struct residency_note_block **blocks,
+                         size_t block_count)
+{
+    uint64_t now_ms = io_loop_now_ms(notes->join->config.io);
+
+    join_hand_over(notes->join, (struct handover_lot){now_ms + (uint64_t)notes->handover_ms,
+                                                      notes->worker_id, *blocks, block_count});
+    *blocks = NULL;
+}
+
+/* False: the worker is gone, or Redis. */
+static bool post(struct attempt_notes *notes, const struct residency_note *note,
+                 const struct residency_note_block *blocks, size_t block_count)
+{
+    const struct worker *worker = worker_set_find(notes->join->config.workers, notes->worker_id);
+
+    return worker != NULL &&
+           note_post_add(notes->join->post, (struct note_receiver){worker->id, worker->name}, note,
+                         blocks, block_count) == 0;
+}
+
+static bool post_text(struct attempt_notes *notes)
+{
+    const struct residency_note note = {
+        .kind = RESIDENCY_NOTE_ROUTED,
+        .attempt = notes->attempt,
+        .start = notes->start,
+    };
+
+    return post(notes, &note, notes->blocks, notes->block_count);
+}
+
+static bool post_anchor(struct attempt_notes *notes)
+{
+    const struct residency_note note = {
+        .kind = RESIDENCY_NOTE_ANCHOR,
+        .attempt = notes->attempt,
+        .last_block = notes->counted.anchor.last_block,
+        .token_count = notes->counted.anchor.token_count,
+        .tail_tokens = notes->counted.tail_tokens,
+        .cached_tokens = notes->cached_tokens,
+    };
+
+    return post(notes, &note, NULL, 0);
+}
+
+/* The answer, once its prompt is told and both counts are known. */
+static void post_answer(struct attempt_notes *notes)
+{
+    struct answered *answered = &notes->answered;
+    bool is_told = notes->state == NOTES_SETTLED && !notes->is_disproved &&
+                   (notes->outcome == ANCHOR_POSTED || notes->outcome == ANCHOR_BY_ENGINE);
+    uint64_t token_count = notes->prompt_tokens + answered->completion_tokens;
+    struct residency_note note = {
+        .kind = RESIDENCY_NOTE_ANSWERED,
+        .attempt = notes->attempt,
+        .start = notes->answer_start,
+        .has_anchor = notes->outcome == ANCHOR_POSTED,
+        .last_block = notes->counted.anchor.last_block,
+        .token_count = (uint32_t)token_count,
+        .cached_tokens = notes->cached_tokens,
+    };
+
+    if (!is_told || answered->blocks == NULL || token_count > RESIDENCY_TOKENS_MAX)
+        return;
+    if (!post(notes, &note, answered->blocks, answered->block_count))
+        return;
+    notes->join->config.stats->answers_posted_total++;
+    leave_to_map(notes, &answered->blocks, answered->block_count);
+}
+
+static void settle(struct attempt_notes *notes, enum anchor_outcome outcome)
+{
+    assert(notes->state != NOTES_SETTLED);
+
+    notes->state = NOTES_SETTLED;
+    notes->outcome = outcome;
+    notes->join->config.stats->anchors_total[outcome]++;
+    if (outcome == ANCHOR_POSTED || outcome == ANCHOR_BY_ENGINE)
+        leave_to_map(notes, &notes->blocks, notes->block_count);
+    post_answer(notes);
+}
+
+static void tell_prompt(struct attempt_notes *notes)
+{
+    if (notes->counted.anchor.last_block == 0)
+        settle(notes, ANCHOR_SHORT);
+    else if (post_text(notes) && post_anchor(notes))
+        settle(notes, ANCHOR_POSTED);
+    else
+        settle(notes, ANCHOR_DROPPED);
+}
+
+/* ---- what comes in ---- */
+
+/* Both numbers are known. */
+static bool agrees(struct attempt_notes *notes)
+{
+    bool does = notes->prompt_tokens == notes->counted.anchor.token_count;
+
+    anchor_trust_note(trust_of(notes), notes->worker_index, notes->worker_id, does);
+    return does;
+}
+
+/* COUNTED: is it to be told, now? */
+static void consider(struct attempt_notes *notes)
+{
+    if (notes->has_usage) {
+        if (agrees(notes))
+            tell_prompt(notes);
+        else
+            settle(notes, ANCHOR_MISMATCH);
+    } else if (anchor_trust_has(trust_of(notes), notes->worker_index, notes->worker_id)) {
+        tell_prompt(notes);
+    } else if (notes->is_ended) {
+        settle(notes, ANCHOR_UNCHECKED);
+    }
+}
+
+static void on_answered(void *ctx, const struct token_answer *answer)
+{
+    struct attempt_notes *notes = ctx;
+
+    assert(notes->state == NOTES_ASKED);
+
+    notes->counted = *answer;
+    if (answer->outcome == ANCHOR_POSTED) {
+        notes->state = NOTES_COUNTED;
+        consider(notes);
+    } else {
+        settle(notes, answer->outcome);
+    }
+    free_when_over(notes);
+}
+
+void attempt_notes_usage(struct attempt_notes *notes, uint64_t prompt_tokens,
+                         uint32_t cached_tokens)
+{
+    notes->has_usage = true;
+    notes->prompt_tokens = prompt_tokens;
+    notes->cached_tokens = cached_tokens;
+    if (notes->state == NOTES_COUNTED) {
+        consider(notes);
+    } else if (notes->state == NOTES_SETTLED && notes->outcome == ANCHOR_POSTED && !agrees(notes)) {
+        notes->is_disproved = true;
+        notes->join->config.stats->anchors_disproved_total++;
+    }
+}
+
+void attempt_notes_answer(struct attempt_notes *notes, const struct block *blocks,
+                          size_t block_count, uint64_t completion_tokens)
+{
+    struct answered *answered = &notes->answered;
+
+    assert(answered->blocks == NULL);
+
+    if (!notes->has_usage || block_count == 0)
+        return;
+    *answered = (struct answered){
+        .blocks = blocks_of(blocks, block_count, notes->answer_begin),
+        .block_count = block_count,
+        .completion_tokens = completion_tokens,
+    };
+    post_answer(notes); /* or when the prompt is told */
+}
+
+bool attempt_notes_outcome(const struct attempt_notes *notes, enum anchor_outcome *outcome)
+{
+    *outcome = notes->outcome;
+    return notes->state == NOTES_SETTLED;
+}
+
+void attempt_notes_end(struct attempt_notes **notes_ptr)
+{
+    struct attempt_notes *notes = *notes_ptr;
+
+    *notes_ptr = NULL;
+    notes->is_ended = true;
+    if (notes->state == NOTES_COUNTED)
+        consider(notes);
+    free_when_over(notes);
+}
+
+/* ---- the beginning ---- */
+
+bool attempt_notes_are_due_at_send(const struct join *join, const struct worker *worker)
+{
+    struct residency_agent agent = join->config.find_agent(join->config.ctx, worker);
+
+    return agent.is_there && agent.has_anchors;
+}
+
+static uint64_t new_bytes(const struct attempt_begun *begun)
+{
+    uint64_t known = begun->exact_count > 0 ? begun->blocks[begun->exact_count - 1].end : 0;
+
+    return begun->blocks[begun->block_count - 1].end - known;
+}
+
+/* What is known before anybody is asked. */
+static enum anchor_outcome judge(const struct join *join, const struct attempt_begun *begun,
+                                 const struct residency_agent *agent)
+{
+    if (!agent->is_there)
+        return ANCHOR_NO_AGENT;
+    if (begun->block_count == 0)
+        return ANCHOR_API;
+    if (begun->plan->source == ANCHOR_SOURCE_NONE && !agent->has_anchors)
+        return begun->plan->why_not;
+    if (new_bytes(begun) < join->config.anchor_bytes_min)
+        return ANCHOR_KNOWN;
+    if (agent->text_depth_max > 0 && begun->block_count > agent->text_depth_max)
+        return ANCHOR_LONG;
+    if (!note_post_is_open(join->post))
+        return ANCHOR_DROPPED;
+    if (agent->has_anchors)
+        return ANCHOR_BY_ENGINE;
+    if (agent->block_tokens == 0)
+        return ANCHOR_NO_AGENT;
+    if (agent->block_tokens > TOKEN_ANCHOR_BLOCK_TOKENS_MAX)
+        return ANCHOR_LONG;
+    return join->lag_ms > LAG_MS_MAX || begun->body == NULL ? ANCHOR_BUSY : ANCHOR_POSTED;
+}
+
+static struct attempt_notes *make_notes(struct join *join, const struct attempt_begun *begun)
+{
+    struct attempt_notes *notes = calloc(1, sizeof *notes);
+    uint64_t known = begun->exact_count > 0 ? begun->blocks[begun->exact_count - 1].end : 0;
+    double twice_ms = HANDOVER_FACTOR * begun->predicted_ttft_ms;
+
+    if (notes == NULL)
+        return NULL;
+    notes->join = join;
+    notes->worker_id = begun->worker->id;
+    notes->worker_index = begun->worker->index;
+    notes->is_chat = begun->plan->template_name != 0;
+    notes->attempt = digest_64(join->config.secret, DIGEST_ATTEMPT, begun->attempt_id,
+                               strlen(begun->attempt_id));
+    notes->cached_tokens = UINT32_MAX;
+    notes->handover_ms = twice_ms > HANDOVER_MS_MIN ? twice_ms : HANDOVER_MS_MIN;
+    notes->start = begun->exact_count > 0 ? begun->blocks[begun->exact_count - 1].hash : 0;
+    notes->block_count = begun->block_count - begun->exact_count;
+    notes->blocks = blocks_of(begun->blocks + begun->exact_count, notes->block_count, known);
+    if (begun->closed_count > 0) {
+        notes->answer_start = begun->blocks[begun->closed_count - 1].hash;
+        notes->answer_begin = begun->blocks[begun->closed_count - 1].end;
+    }
+    if (notes->blocks == NULL) {
+        free(notes);
+        return NULL;
+    }
+    return notes;
+}
+
+/* A LoRA is listed as a model with a parent; engines tell its blocks apart by its name. */
+static struct slice lora_of(const struct join *join, const char *model_id)
+{
+    struct slice id = slice_of_string(model_id);
+    const struct model *model = worker_set_find_model(join->config.workers, id);
+    struct json_value root;
+    struct parse_error error;
+
+    if (model == NULL ||
+        json_scan_copy(join->config.scanner, slice_of_string(model->json), &root, &error) < 0)
+        return slice_of(NULL, 0);
+    return json_type(json_get(root, "parent")) == JSON_STRING ? id : slice_of(NULL, 0);
+}
+
+static enum anchor_outcome ask(struct attempt_notes *notes, const struct attempt_begun *begun,
+                               uint32_t block_tokens)
+{
+    const struct join_config *config = &notes->join->config;
+    struct slice lora = lora_of(notes->join, begun->model_id), salt = begun->plan->salt;
+    const struct token_question question = {
+        .worker = begun->worker,
+        .plan = begun->plan,
+        .naming = {config->secret,
+                   token_name_root(config->secret, lora.ptr, lora.len, salt.ptr, salt.len),
+                   block_tokens},
+        .model = digest_64(config->secret, DIGEST_ROOT, begun->model_id, strlen(begun->model_id)),
+        .splice_at = begun->splice_at,
+        .body = begun->body,
+    };
+
+    return token_asker_ask(notes->join->asker, &question, on_answered, notes);
+}
+
+/* Posts the text, or asks. Anything but ANCHOR_POSTED and _BY_ENGINE: why not. */
+static enum anchor_outcome start(struct attempt_notes *notes, const struct attempt_begun *begun,
+                                 const struct residency_agent *agent)
+{
+    if (!agent->has_anchors)
+        return ask(notes, begun, agent->block_tokens);
+    if (!post_text(notes))
+        return ANCHOR_DROPPED;
+    settle(notes, ANCHOR_BY_ENGINE);
+    return ANCHOR_BY_ENGINE;
+}
+
+struct attempt_notes *attempt_notes_begin(struct join *join, const struct attempt_begun *begun,
+                                          enum anchor_outcome *why_not)
+{
+    struct residency_agent agent = join->config.find_agent(join->config.ctx, begun->worker);
+    enum anchor_outcome outcome = judge(join, begun, &agent);
+    struct attempt_notes *notes = NULL;
+
+    if (outcome == ANCHOR_POSTED || outcome == ANCHOR_BY_ENGINE) {
+        notes = make_notes(join, begun);
+        outcome = notes != NULL ? start(notes, begun, &agent) : ANCHOR_BUSY;
+    }
+    if (outcome == ANCHOR_POSTED || outcome == ANCHOR_BY_ENGINE)
+        return notes;
+    if (notes != NULL)
+        free(notes->blocks);
+    free(notes);
+    join->config.stats->anchors_total[outcome]++;
+    *why_not = outcome;
+    return NULL;
+}
