@@ -6,8 +6,9 @@ Engines with small caches (real ones, or samovar-sim), an agent beside each, a R
 conversations that do not all fit. Everything is read from the routers' log lines: for each request,
 what was predicted when the worker was chosen, and what the engine said it reused. Printed for each
 run are the share of prompt tokens that came from a cache, the sum of |predicted - reported| as a share
-of all prompt tokens, and its median in engine blocks; --json has one object a run. --rung guess is the
-same without agents and Redis.
+of all prompt tokens, its median in engine blocks, and how much too much was predicted in each third of
+the run: claims that stay wrong would show there. --json has one object a run. --rung guess is the same
+without agents and Redis.
 
     SAMOVAR_VLLM_VENV=/path python3 tests/vllm/residency.py --engine vllm --block 32 128 --hashes int bytes
     python3 tests/vllm/residency.py --engine sim --rung guess exact --template plain tools_late
@@ -97,6 +98,13 @@ def figures_of(lines, block_tokens):
     }
 
 
+def over_by_third(lines, block_tokens):
+    """What was promised and not there, first to last."""
+    lines = sorted(lines, key=lambda line: line["time"])
+    cuts = [len(lines) * i // 3 for i in range(4)]
+    return [figures_of(lines[a:b], block_tokens)["over_percent"] for a, b in zip(cuts, cuts[1:])]
+
+
 def measure(cluster, run, cache):
     """One run on engines that forget what they held. Returns (its figures, its log lines)."""
     began = time.monotonic()
@@ -110,6 +118,7 @@ def measure(cluster, run, cache):
                "cache_tokens": cache.block_tokens * cache.block_count,
                "engines": len(cluster.engines), "failed": len(failures), "failures": failures[:3],
                **figures_of(told, cache.block_tokens),
+               "over_percent_by_third": over_by_third(told, cache.block_tokens),
                "ttft_ms_p50": round(1000 * (quantile(ttfts, 0.5) or 0), 1),
                "ttft_ms_p90": round(1000 * (quantile(ttfts, 0.9) or 0), 1),
                "by_rung": {rung: figures_of([line for line in told if line["rung"] == rung],
@@ -127,7 +136,8 @@ def sentence(name, figures):
             f"{figures['rung']}: {figures['requests']} requests of {figures['prompt_tokens']} tokens, "
             f"{figures['failed']} failed, hit {figures['hit_percent']} %, predicted "
             f"{figures['predicted_percent']} %, |error| {figures['error_percent']} % (over "
-            f"{figures['over_percent']}, under {figures['under_percent']}), blocks median "
+            f"{figures['over_percent']}, by third {figures['over_percent_by_third']}, under "
+            f"{figures['under_percent']}), blocks median "
             f"{figures['blocks_median']} p90 {figures['blocks_p90']} p99 {figures['blocks_p99']}; "
             f"{rungs}; {figures['seconds']} s")
 
