@@ -11,11 +11,6 @@
 
 enum { POLICY_COUNT_MAX = 16 };
 
-static void print(FILE *file, const struct buf *text)
-{
-    fwrite(buf_slice(text).ptr, 1, buf_len(text), file);
-}
-
 static int print_help(const struct router_option_table *table)
 {
     struct buf help;
@@ -23,19 +18,9 @@ static int print_help(const struct router_option_table *table)
 
     buf_init(&help, 1 << 20);
     status = options_help(table, &help);
-    print(stdout, &help);
+    fwrite(buf_slice(&help).ptr, 1, buf_len(&help), stdout);
     buf_release(&help);
     return status < 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
-}
-
-static void print_errors(const struct option_set *set)
-{
-    struct buf errors;
-
-    buf_init(&errors, 1 << 20);
-    (void)!option_set_write_errors(set, &errors);
-    print(stderr, &errors);
-    buf_release(&errors);
 }
 
 static int run(struct config *config)
@@ -66,7 +51,7 @@ int main(int argc, char **argv)
         &config, policy_names,
         (struct options_input){argc, (const char *const *)argv, (const char *const *)environ});
     if (code != EXIT_CODE_OK)
-        print_errors(config_set(&config));
+        option_set_print_errors(config_set(&config));
     else if (config_options(&config)->help)
         code = print_help(&config.table);
     else if (config_options(&config)->version)

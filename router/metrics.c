@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "backends/runtime/metric.h"
+#include "backends/runtime/process_usage.h"
 #include "backends/worker_set.h"
-#include "router/process_usage.h"
 
 /*
  * DESIGN
@@ -95,11 +95,6 @@ static const struct stats_row stats_rows[] = {
     {                                                                                              \
         return expression;                                                                         \
     }
-#define PROCESS(kind, name, expression, help)                                                      \
-    static double read_##name(const struct process_usage *process)                                 \
-    {                                                                                              \
-        return expression;                                                                         \
-    }
 #include "router/metrics.def"
 
 static const struct source_row {
@@ -119,16 +114,6 @@ static const struct worker_row {
     double (*read)(const struct worker *worker);
 } worker_rows[] = {
 #define WORKER(kind, name, expression, help) {METRIC_##kind, PREFIX #name, help, read_##name},
-#include "router/metrics.def"
-};
-
-static const struct process_row {
-    enum metric_kind kind;
-    const char *name;
-    const char *help;
-    double (*read)(const struct process_usage *process);
-} process_rows[] = {
-#define PROCESS(kind, name, expression, help) {METRIC_##kind, #name, help, read_##name},
 #include "router/metrics.def"
 };
 
@@ -192,17 +177,11 @@ static void write_known(struct metric_writer *writer, struct metric_labels label
 
 static void write_sources(struct metric_writer *writer, const struct metrics_sources *sources)
 {
-    struct process_usage usage;
-
     for (size_t i = 0; i < array_count(source_rows); i++) {
         metric_family(writer, source_rows[i].kind, source_rows[i].name, source_rows[i].help);
         write_known(writer, METRIC_NO_LABELS, source_rows[i].read(sources));
     }
-    process_usage_read(&usage);
-    for (size_t i = 0; i < array_count(process_rows); i++) {
-        metric_family(writer, process_rows[i].kind, process_rows[i].name, process_rows[i].help);
-        write_known(writer, METRIC_NO_LABELS, process_rows[i].read(&usage));
-    }
+    process_usage_write(writer);
 }
 
 static void write_worker_states(struct metric_writer *writer, const struct worker_set *workers)

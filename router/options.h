@@ -10,16 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backends/runtime/exit_code.h"
 #include "backends/runtime/option.h"
-
-/* Exit codes of all programs. */
-enum exit_code {
-    EXIT_CODE_OK = 0,
-    EXIT_CODE_FAILED = 1, /* at run time */
-    EXIT_CODE_USAGE = 2,  /* flags */
-    EXIT_CODE_CONFIG = 3, /* file or environment */
-    EXIT_CODE_BIND = 4,   /* an address cannot be listened on */
-};
 
 /* A field per row of options.def; texts and lists live in the set they were read with. */
 struct router_options {
@@ -50,13 +42,6 @@ struct router_option_table {
 
 /* policy_names are the words of --policy, NULL-terminated and borrowed; NULL takes any word. */
 void router_option_table_init(struct router_option_table *table, const char *const *policy_names);
-
-/* Where options are read from, as main() and environ have them. */
-struct options_input {
-    int argc;
-    const char *const *argv;
-    const char *const *envp;
-};
 
 /*
  * Reads flags, environment and, if one is named, the file. Initialises set over table and options;

@@ -167,6 +167,11 @@ static int set_lora_name(struct kv_event *event, struct msgpack_reader *reader)
     return read_text(reader, &event->lora_name);
 }
 
+static int set_cache_salt(struct kv_event *event, struct msgpack_reader *reader)
+{
+    return read_text(reader, &event->cache_salt);
+}
+
 static int set_extra_keys(struct kv_event *event, struct msgpack_reader *reader)
 {
     return read_list(reader, msgpack_reader_skip, &event->extra_keys);
@@ -208,6 +213,7 @@ static const struct field stored_fields[] = {
     FIELD("locality", NULL),
     FIELD("ownership", NULL),
     FIELD("session_id", NULL),
+    FIELD("cache_salt", set_cache_salt), /* SGLang's, in maps alone */
 };
 
 static const struct field removed_fields[] = {

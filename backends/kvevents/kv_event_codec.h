@@ -58,6 +58,7 @@ struct kv_event {
     uint32_t block_size;            /* in tokens; 0 */
     int64_t lora_id;                /* -1 */
     struct slice lora_name;         /* empty */
+    struct slice cache_salt;        /* of its chain, where it is not among the extra keys; empty */
     struct kv_event_list extra_keys; /* kv_event_next_extra_keys(), one per block; none */
     struct slice spec_kind;          /* full_attention, sliding_window, mamba, ...; empty */
     int64_t sliding_window;          /* in tokens; -1 */

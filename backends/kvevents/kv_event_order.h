@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backends/runtime/must_check.h"
+
 struct kv_event_order_config {
     bool has_replay;      /* the engine answers replay requests */
     uint32_t cooldown_ms; /* from the end of a replay to the next one, at least */
@@ -20,13 +22,14 @@ struct kv_event_order_config {
 /* All fields may be read, none written. */
 struct kv_event_order {
     struct kv_event_order_config config;
-    uint64_t epoch;      /* engine processes seen to begin, minus one */
-    uint64_t next;       /* sequence of the message to deliver next */
-    bool has_live;       /* a published message was judged in this epoch */
-    uint64_t live;       /* its sequence: that of the last one */
-    double newest_at_s;  /* the engine's clock in what was delivered in this epoch; 0 */
-    bool is_replaying;   /* from a replay's request to kv_event_order_replay_end() */
-    uint64_t allowed_ms; /* no replay before */
+    uint64_t epoch;     /* engine processes seen to begin, and connections lost */
+    uint64_t next;      /* sequence of the message to deliver next */
+    bool has_live;      /* a published message was judged in this epoch */
+    uint64_t live;      /* its sequence: that of the last one */
+    double newest_at_s; /* the engine's clock in what was delivered in this epoch; 0 */
+    bool is_replaying;  /* from a replay's request to kv_event_order_replay_end() */
+    bool is_waiting; /* for allowed_ms, to ask for a hole that was found; never while replaying */
+    uint64_t allowed_ms; /* no replay before, but for one at a connection */
     bool has_asked;      /* for a replay, in this epoch */
     uint64_t asked;      /* from where, the last time: never twice from the same place */
 };
@@ -34,17 +37,26 @@ struct kv_event_order {
 enum kv_event_verdict {
     KV_EVENT_DELIVER,   /* it is the next one */
     KV_EVENT_DUPLICATE, /* was delivered already: drop it */
-    KV_EVENT_HOLD,      /* a replay runs: keep it, judge it again when that has ended */
+    KV_EVENT_HOLD,      /* a replay runs or is waited for: keep it, judge it again behind that */
     KV_EVENT_REPLAY,    /* request a replay from order->next, and hold the message */
     KV_EVENT_LOST, /* judge it again; what lies between the old `next` and it is lost for good */
     KV_EVENT_RESTARTED, /* judge it again; the engine is another process with an empty cache */
 };
 
-/*
- * An order that expects message 0. If there is a replay one is to be requested at once, from 0,
- * whatever is published: an engine that idles says nothing of what it holds.
- */
+/* An order that expects message 0, and is not connected yet. */
 void kv_event_order_init(struct kv_event_order *order, struct kv_event_order_config config);
+
+/*
+ * The engine is there. True: a replay is to be requested at once, from 0, whatever is published,
+ * because an engine that idles says nothing of what it holds.
+ */
+MUST_CHECK bool kv_event_order_connect(struct kv_event_order *order);
+
+/*
+ * The engine is gone, or cannot be reached: who answers next may be another process, and message 0
+ * is expected again. What was held is to be dropped, a replay that runs to be given up.
+ */
+void kv_event_order_disconnect(struct kv_event_order *order);
 
 /*
  * Judges a published message, in the order of their arrival. at_s: its batch's. After LOST or
@@ -60,5 +72,8 @@ enum kv_event_verdict kv_event_order_reply(struct kv_event_order *order, uint64_
 
 /* A replay said its end, or nothing for too long. Judge what was held, oldest first. */
 void kv_event_order_replay_end(struct kv_event_order *order, uint64_t now_ms);
+
+/* True: what was waited for (is_waiting) is over. Judge what was held, oldest first. */
+MUST_CHECK bool kv_event_order_is_due(struct kv_event_order *order, uint64_t now_ms);
 
 #endif

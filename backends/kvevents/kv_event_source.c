@@ -16,8 +16,9 @@
  * DESIGN
  *
  *   SUB ----> judge (kv_event_order) --> queued --> uv_async --> on_batch, on the loop
- *               ^   \-> held, while a replay runs
- *   DEALER -----/
+ *    |          ^   \-> held, while a replay runs        |
+ *    |  DEALER -/                                        \-> on_contact
+ *    monitor: connected, disconnected ------/
  *
  * The thread judges and the loop only takes, so neither waits for the other but for the moment the
  * lock is held. A message that there is no room for is dropped before it is judged: the next one
@@ -25,6 +26,10 @@
  *
  * Each replay has a DEALER of its own: what an engine answers to a replay that was given up comes
  * to a socket that is gone, and can be taken for nothing else.
+ *
+ * An engine that dies closes its socket, and ZeroMQ says so within milliseconds. Before that is
+ * acted upon all that came by the dead connection is taken, so that it cannot be mistaken for what
+ * its successor says.
  *
  * The thread ends when its ZeroMQ context is shut down, which any thread may do; there is no other
  * word to it.
@@ -35,10 +40,14 @@ enum { FRAME_COUNT_MAX = 4, SUB_MESSAGE_COUNT_MAX = 10000, LINGER_MS = 0, BURST 
 /* A host that vanishes closes nothing: without a heartbeat its subscriber would listen for ever. */
 enum { HEARTBEAT_MS = 5000 };
 
-/* A message that was taken off its socket, in one piece of memory. */
+#define MONITOR_ENDPOINT "inproc://monitor" /* within a context of the source's own */
+
+/* A message that was taken off its socket, in one piece of memory; or news of the connection. */
 struct arrival {
     struct list_node in_list; /* held or queued */
-    size_t bytes;             /* what it counts for */
+    bool is_contact;
+    enum kv_event_contact contact;
+    size_t bytes; /* what it counts for */
     uint64_t sequence;
     bool is_broken; /* its payload is no batch */
     struct kv_event_notice notice;
@@ -49,7 +58,7 @@ struct arrival {
 struct kv_event_source {
     struct kv_event_source_config config; /* its strings are not kept */
     char *replay_endpoint;
-    kv_event_batch_fn *on_batch;
+    const struct kv_event_source_callbacks *callbacks;
     void *context;
     void (*on_closed)(void *context);
     uv_async_t signal;
@@ -58,6 +67,8 @@ struct kv_event_source {
 
     /* the thread's */
     void *sub;
+    void *monitor; /* of sub's connection */
+    bool is_connected;
     void *dealer;         /* while a replay runs */
     uint64_t advanced_ms; /* when the replay began, or last gave something new */
     struct kv_event_order order;
@@ -94,6 +105,7 @@ static struct arrival *arrival_create(struct kv_event_source *source, size_t pay
     if (arrival == NULL)
         return NULL;
     list_node_init(&arrival->in_list);
+    arrival->is_contact = false;
     arrival->bytes = bytes;
     return arrival;
 }
@@ -121,6 +133,29 @@ static struct arrival *arrival_of(struct kv_event_source *source,
     return arrival;
 }
 
+static void enqueue(struct kv_event_source *source, struct arrival *arrival)
+{
+    uv_mutex_lock(&source->lock);
+    list_append(&source->queued, &arrival->in_list);
+    source->stats.batch_count += !arrival->is_contact;
+    uv_mutex_unlock(&source->lock);
+    uv_async_send(&source->signal);
+}
+
+/* Never left out, whatever waits already: it is few bytes, and who does not hear it goes on to
+ * believe what is over. */
+static void tell(struct kv_event_source *source, enum kv_event_contact contact)
+{
+    struct arrival *arrival = calloc(1, sizeof *arrival);
+
+    if (arrival == NULL)
+        abort();
+    list_node_init(&arrival->in_list);
+    arrival->is_contact = true;
+    arrival->contact = contact;
+    enqueue(source, arrival);
+}
+
 static void lose(struct kv_event_source *source, uint64_t batch_count)
 {
     source->notice.lost_count += batch_count;
@@ -137,11 +172,7 @@ static void deliver(struct kv_event_source *source, struct arrival *arrival)
     }
     arrival->notice = source->notice;
     source->notice = (struct kv_event_notice){false, 0};
-    uv_mutex_lock(&source->lock);
-    list_append(&source->queued, &arrival->in_list);
-    source->stats.batch_count++;
-    uv_mutex_unlock(&source->lock);
-    uv_async_send(&source->signal);
+    enqueue(source, arrival);
 }
 
 static void close_socket(void **socket)
@@ -151,7 +182,8 @@ static void close_socket(void **socket)
     *socket = NULL;
 }
 
-static void *open_socket(void *zmq, int type, const char *endpoint)
+/* prepare, which may be NULL, comes before the socket connects. */
+static void *open_socket(void *zmq, int type, const char *endpoint, int (*prepare)(void *socket))
 {
     void *socket = zmq_socket(zmq, type);
     const int64_t message_bytes_max = KV_EVENT_PAYLOAD_BYTES_MAX;
@@ -164,7 +196,7 @@ static void *open_socket(void *zmq, int type, const char *endpoint)
         zmq_setsockopt(socket, ZMQ_RCVHWM, &message_count_max, sizeof message_count_max) < 0 ||
         zmq_setsockopt(socket, ZMQ_HEARTBEAT_IVL, &heartbeat_ms, sizeof heartbeat_ms) < 0 ||
         zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &message_bytes_max, sizeof message_bytes_max) < 0 ||
-        zmq_connect(socket, endpoint) < 0)
+        (prepare != NULL && prepare(socket) < 0) || zmq_connect(socket, endpoint) < 0)
         close_socket(&socket);
     return socket;
 }
@@ -177,7 +209,7 @@ static void request_replay(struct kv_event_source *source)
     kv_event_request_write(source->order.next, from);
     source->advanced_ms = clock_now_ms();
     count(source, &source->stats.replay_count, 1);
-    source->dealer = open_socket(source->zmq, ZMQ_DEALER, source->replay_endpoint);
+    source->dealer = open_socket(source->zmq, ZMQ_DEALER, source->replay_endpoint, NULL);
     if (source->dealer == NULL || zmq_send(source->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
         zmq_send(source->dealer, from, sizeof from, ZMQ_DONTWAIT) < 0)
         close_socket(&source->dealer);
@@ -236,18 +268,35 @@ static struct arrival *first_of(struct list *list)
     return list->count > 0 ? container_of(list->head.next, struct arrival, in_list) : NULL;
 }
 
-/* Ends the replay, and judges what was held for it, oldest first, as far as no other begins. */
-static void end_replay(struct kv_event_source *source)
+static void drop_all(struct kv_event_source *source, struct list *list)
 {
     struct arrival *arrival;
 
-    close_socket(&source->dealer);
-    kv_event_order_replay_end(&source->order, clock_now_ms());
-    while (!source->order.is_replaying && (arrival = first_of(&source->held)) != NULL) {
+    while ((arrival = first_of(list)) != NULL) {
+        list_remove(list, &arrival->in_list);
+        arrival_destroy(source, arrival);
+    }
+}
+
+/* Judges what was held, oldest first, until one has to be held again. */
+static void judge_held(struct kv_event_source *source)
+{
+    struct arrival *arrival;
+    bool is_held = false;
+
+    while (!is_held && (arrival = first_of(&source->held)) != NULL) {
         list_remove(&source->held, &arrival->in_list);
-        if (judge_live(source, arrival))
+        is_held = judge_live(source, arrival);
+        if (is_held)
             list_prepend(&source->held, &arrival->in_list);
     }
+}
+
+static void end_replay(struct kv_event_source *source)
+{
+    close_socket(&source->dealer);
+    kv_event_order_replay_end(&source->order, clock_now_ms());
+    judge_held(source);
 }
 
 static void close_parts(zmq_msg_t *parts, size_t frame_count)
@@ -279,6 +328,14 @@ static int receive(void *socket, zmq_msg_t *parts, struct slice *frames, size_t 
     return 0;
 }
 
+/* The engine said the end: what it has told by then, what was held included, is all. */
+static void complete_replay(struct kv_event_source *source)
+{
+    end_replay(source);
+    if (!source->order.is_replaying && !source->order.is_waiting)
+        tell(source, KV_EVENT_CONTACT_WHOLE);
+}
+
 static void take_live(struct kv_event_source *source, const struct slice *frames,
                       size_t frame_count)
 {
@@ -304,13 +361,13 @@ static void take_reply(struct kv_event_source *source, const struct slice *frame
     if (status < 0)
         count(source, &source->stats.refused_count, 1);
     else if (status == 1)
-        end_replay(source);
+        complete_replay(source);
     else if ((arrival = arrival_of(source, &message)) != NULL)
         judge_reply(source, arrival);
 }
 
-/* At most BURST, so that neither socket waits long for the other. */
-static void drain(struct kv_event_source *source, void *const *socket,
+/* At most BURST, so that neither socket waits long for the other. False: it is empty. */
+static bool drain(struct kv_event_source *source, void *const *socket,
                   void (*take)(struct kv_event_source *source, const struct slice *frames,
                                size_t frame_count))
 {
@@ -320,24 +377,76 @@ static void drain(struct kv_event_source *source, void *const *socket,
 
     for (int i = 0; i < BURST && *socket != NULL; i++) {
         if (receive(*socket, parts, frames, &frame_count) < 0)
-            return;
+            return false;
         take(source, frames, frame_count);
         close_parts(parts, frame_count);
     }
+    return true;
+}
+
+/* ---- the connection ---- */
+
+static void note_connected(struct kv_event_source *source)
+{
+    if (source->is_connected)
+        return;
+    source->is_connected = true;
+    count(source, &source->stats.made_count, 1);
+    tell(source, KV_EVENT_CONTACT_MADE);
+    if (kv_event_order_connect(&source->order))
+        request_replay(source);
+}
+
+static void note_disconnected(struct kv_event_source *source)
+{
+    if (!source->is_connected) /* it never came to a handshake */
+        return;
+    while (drain(source, &source->sub, take_live))
+        ;
+    source->is_connected = false;
+    close_socket(&source->dealer);
+    drop_all(source, &source->held);
+    kv_event_order_disconnect(&source->order);
+    source->notice = (struct kv_event_notice){false, 0};
+    count(source, &source->stats.broken_count, 1);
+    tell(source, KV_EVENT_CONTACT_LOST);
+}
+
+/* A message of the monitor: the event's number (2 bytes, of this machine) and a value; an address.
+ */
+static void take_monitored(struct kv_event_source *source, const struct slice *frames,
+                           size_t frame_count)
+{
+    uint16_t event = 0;
+
+    if (frame_count > 0 && frames[0].len >= sizeof event)
+        memcpy(&event, frames[0].ptr, sizeof event);
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+        note_connected(source);
+    else if (event == ZMQ_EVENT_DISCONNECTED)
+        note_disconnected(source);
+}
+
+/* ---- the thread ---- */
+
+static long left_ms(uint64_t due_ms)
+{
+    const uint64_t now_ms = clock_now_ms();
+
+    return due_ms > now_ms ? (long)(due_ms - now_ms) : 0;
 }
 
 static long poll_ms(const struct kv_event_source *source)
 {
-    const uint64_t idle_ms = clock_now_ms() - source->advanced_ms;
-
-    if (!source->order.is_replaying)
-        return -1;
-    return idle_ms < source->config.replay_idle_ms ? (long)(source->config.replay_idle_ms - idle_ms)
-                                                   : 0;
+    if (source->order.is_replaying)
+        return left_ms(source->advanced_ms + source->config.replay_idle_ms);
+    return source->order.is_waiting ? left_ms(source->order.allowed_ms) : -1;
 }
 
-static void give_up_if_silent(struct kv_event_source *source)
+static void act_on_time(struct kv_event_source *source)
 {
+    if (kv_event_order_is_due(&source->order, clock_now_ms()))
+        judge_held(source);
     if (!source->order.is_replaying || poll_ms(source) > 0)
         return;
     count(source, &source->stats.given_up_count, 1);
@@ -349,22 +458,23 @@ static void listen_until_shutdown(void *argument)
     struct kv_event_source *source = argument;
     int status = 0;
 
-    if (source->order.is_replaying)
-        request_replay(source);
     while (status >= 0 || errno != ETERM) {
         zmq_pollitem_t items[] = {
             {source->sub, 0, ZMQ_POLLIN, 0},
+            {source->monitor, 0, ZMQ_POLLIN, 0},
             {source->dealer, 0, ZMQ_POLLIN, 0},
         };
 
-        status = zmq_poll(items, source->dealer != NULL ? 2 : 1, poll_ms(source));
+        status = zmq_poll(items, source->dealer != NULL ? 3 : 2, poll_ms(source));
         if (status < 0)
             continue; /* ETERM: the end; EINTR: nothing happened */
+        drain(source, &source->monitor, take_monitored);
         drain(source, &source->dealer, take_reply);
         drain(source, &source->sub, take_live);
-        give_up_if_silent(source);
+        act_on_time(source);
     }
     close_socket(&source->dealer);
+    close_socket(&source->monitor);
     close_socket(&source->sub);
 }
 
@@ -381,9 +491,18 @@ static void on_signal(uv_async_t *signal)
         uv_mutex_unlock(&source->lock);
         if (arrival == NULL)
             return;
-        source->on_batch(source->context, arrival->notice, &arrival->batch);
+        if (!arrival->is_contact)
+            source->callbacks->on_batch(source->context, arrival->notice, &arrival->batch);
+        else if (source->callbacks->on_contact != NULL)
+            source->callbacks->on_contact(source->context, arrival->contact);
         arrival_destroy(source, arrival);
     }
+}
+
+static int watch(void *sub)
+{
+    return zmq_socket_monitor(sub, MONITOR_ENDPOINT,
+                              ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED);
 }
 
 static int open_sockets(struct kv_event_source *source)
@@ -393,16 +512,19 @@ static int open_sockets(struct kv_event_source *source)
     source->zmq = zmq_ctx_new();
     if (source->zmq == NULL)
         return -ENOMEM;
-    source->sub = open_socket(source->zmq, ZMQ_SUB, config->endpoint);
+    source->sub = open_socket(source->zmq, ZMQ_SUB, config->endpoint, watch);
     if (source->sub == NULL ||
         zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, config->topic, strlen(config->topic)) < 0)
         return -EINVAL;
+    source->monitor = open_socket(source->zmq, ZMQ_PAIR, MONITOR_ENDPOINT, NULL);
+    if (source->monitor == NULL)
+        return -ENOMEM;
     if (config->replay_endpoint == NULL)
         return 0;
     source->replay_endpoint = strdup(config->replay_endpoint);
     if (source->replay_endpoint == NULL)
         return -ENOMEM;
-    source->dealer = open_socket(source->zmq, ZMQ_DEALER, source->replay_endpoint);
+    source->dealer = open_socket(source->zmq, ZMQ_DEALER, source->replay_endpoint, NULL);
     if (source->dealer == NULL)
         return -EINVAL;
     close_socket(&source->dealer); /* it was to show that the endpoint is one */
@@ -412,6 +534,7 @@ static int open_sockets(struct kv_event_source *source)
 static void free_source(struct kv_event_source *source)
 {
     close_socket(&source->dealer);
+    close_socket(&source->monitor);
     close_socket(&source->sub);
     if (source->zmq != NULL)
         zmq_ctx_term(source->zmq);
@@ -432,7 +555,7 @@ static void on_signal_closed(uv_handle_t *signal)
 }
 
 int kv_event_source_create(uv_loop_t *loop, struct kv_event_source_config config,
-                           kv_event_batch_fn *on_batch, void *context,
+                           const struct kv_event_source_callbacks *callbacks, void *context,
                            struct kv_event_source **created)
 {
     struct kv_event_source *source = calloc(1, sizeof *source);
@@ -446,7 +569,7 @@ int kv_event_source_create(uv_loop_t *loop, struct kv_event_source_config config
         return -ENOMEM;
     }
     source->config = config;
-    source->on_batch = on_batch;
+    source->callbacks = callbacks;
     source->context = context;
     list_init(&source->held);
     list_init(&source->queued);
@@ -479,16 +602,6 @@ struct kv_event_source_stats kv_event_source_stats(struct kv_event_source *sourc
     stats = source->stats;
     uv_mutex_unlock(&source->lock);
     return stats;
-}
-
-static void drop_all(struct kv_event_source *source, struct list *list)
-{
-    struct arrival *arrival;
-
-    while ((arrival = first_of(list)) != NULL) {
-        list_remove(list, &arrival->in_list);
-        arrival_destroy(source, arrival);
-    }
 }
 
 void kv_event_source_close(struct kv_event_source **closed, void (*on_closed)(void *context))

@@ -35,9 +35,19 @@ struct kv_event_notice {
     uint64_t lost_count; /* batches before this one that nobody will ever see */
 };
 
+/* What happens to the connection, in order with the batches. */
+enum kv_event_contact {
+    KV_EVENT_CONTACT_MADE,  /* it stands; what the engine holds follows, if there is a replay */
+    KV_EVENT_CONTACT_WHOLE, /* a replay has ended: all that the engine can tell was delivered */
+    KV_EVENT_CONTACT_LOST, /* it broke, with the engine or before: believe nothing of it any more */
+};
+
 /* On the loop. The batch is the callee's to iterate over, and gone when it returns. */
-typedef void kv_event_batch_fn(void *context, struct kv_event_notice notice,
-                               struct kv_event_batch *batch);
+struct kv_event_source_callbacks {
+    void (*on_batch)(void *context, struct kv_event_notice notice, struct kv_event_batch *batch);
+    void (*on_contact)(void *context,
+                       enum kv_event_contact contact); /* NULL: nobody wants to know */
+};
 
 struct kv_event_source_stats {
     uint64_t batch_count;    /* delivered */
@@ -47,18 +57,20 @@ struct kv_event_source_stats {
     uint64_t given_up_count; /* replays that said nothing new */
     uint64_t refused_count;  /* messages of a wrong form, batches that are none */
     uint64_t overflow_count; /* messages dropped above queued_bytes_max; a hole follows */
+    uint64_t made_count;     /* connections made */
+    uint64_t broken_count;   /* of them, lost again */
 };
 
-/* Starts to listen; the engine need not be there yet. on_batch is called by the loop from then on.
- * -EINVAL: an endpoint or topic is not one. -ENOMEM, -EAGAIN: no memory, no thread. */
+/* Starts to listen; the engine need not be there yet. Callbacks, borrowed, come from the loop from
+ * then on. -EINVAL: an endpoint or topic is not one. -ENOMEM, -EAGAIN: no memory, no thread. */
 MUST_CHECK int kv_event_source_create(uv_loop_t *loop, struct kv_event_source_config config,
-                                      kv_event_batch_fn *on_batch, void *context,
-                                      struct kv_event_source **source);
+                                      const struct kv_event_source_callbacks *callbacks,
+                                      void *context, struct kv_event_source **source);
 
 struct kv_event_source_stats kv_event_source_stats(struct kv_event_source *source);
 
-/* Ends the thread (which is at once) and NULLs *source. on_batch is not called again; on_closed,
- * which may be NULL, once, by the loop. Not from within on_batch. */
+/* Ends the thread (which is at once) and NULLs *source. No callback comes again but on_closed,
+ * which may be NULL, once, by the loop. Not from within a callback. */
 void kv_event_source_close(struct kv_event_source **source, void (*on_closed)(void *context));
 
 #endif

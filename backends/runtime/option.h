@@ -101,6 +101,13 @@ struct option_set {
     size_t config_error_count; /* environment, file: exit 3 */
 };
 
+/* Where options are read from, as main() and environ have them. */
+struct options_input {
+    int argc;
+    const char *const *argv;
+    const char *const *envp;
+};
+
 /* Sets every field of target to its default. A default that does not parse is a bug: aborts. */
 void option_set_init(struct option_set *set, const struct option_table *table, void *target);
 
@@ -125,6 +132,9 @@ bool option_set_has_errors(const struct option_set *set);
 
 /* All errors for people, as a compiler prints them. */
 MUST_CHECK int option_set_write_errors(const struct option_set *set, struct buf *out);
+
+/* The same, to standard error. */
+void option_set_print_errors(const struct option_set *set);
 
 /* One line an option, as YAML that reads back to the same values, with the origin as a comment. */
 MUST_CHECK int option_set_dump(const struct option_set *set, struct buf *out);

@@ -13,7 +13,7 @@
  * append to a buf and remember the first failure instead of checking each append.
  */
 
-enum { HELP_COLUMNS = 88, HELP_INDENT = 6, PARAGRAPH_BYTES = 1024 };
+enum { HELP_COLUMNS = 88, HELP_INDENT = 6, PARAGRAPH_BYTES = 1024, ERRORS_BYTES_MAX = 1 << 20 };
 
 struct text {
     const struct option_table *table;
@@ -347,6 +347,16 @@ int option_set_write_errors(const struct option_set *set, struct buf *out)
     if (set->error_count == OPTION_ERROR_COUNT_MAX)
         put(&text, "There may be more: these are the first %d.\n", OPTION_ERROR_COUNT_MAX);
     return text.status;
+}
+
+void option_set_print_errors(const struct option_set *set)
+{
+    struct buf text;
+
+    buf_init(&text, ERRORS_BYTES_MAX);
+    (void)!option_set_write_errors(set, &text);
+    fwrite(buf_slice(&text).ptr, 1, buf_len(&text), stderr);
+    buf_release(&text);
 }
 
 int option_set_dump(const struct option_set *set, struct buf *out)

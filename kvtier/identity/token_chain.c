@@ -436,6 +436,16 @@ void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier)
     }
 }
 
+void token_chain_set_groups(struct token_chain *chain, uint8_t groups)
+{
+    assert(groups != 0 && groups >> TOKEN_GROUP_COUNT_MAX == 0);
+
+    chain->config.groups = groups;
+    for (uint32_t i = 1; i <= chain->config.node_count_max; i++)
+        if (has_copies(&chain->nodes[i]))
+            set_tiers(chain, &chain->nodes[i]);
+}
+
 void token_chain_begin_epoch(struct token_chain *chain)
 {
     for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)

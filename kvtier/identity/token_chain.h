@@ -119,6 +119,9 @@ bool token_chain_remove(struct token_chain *chain, uint64_t alias, enum token_ti
 /* Drops every reference in one tier: the engine emptied it. Nodes and aliases stay known. */
 void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier);
 
+/* Other groups count from now on, as token_chain_config's: what all of them hold is held. */
+void token_chain_set_groups(struct token_chain *chain, uint8_t groups);
+
 /* Another life of the engine: nothing of the last one is held or known, aliases included. */
 void token_chain_begin_epoch(struct token_chain *chain);
 

@@ -92,17 +92,6 @@ static int print_values(const struct option_set *set)
     return code;
 }
 
-static void print_errors(const struct option_set *set)
-{
-    struct buf text;
-
-    buf_init(&text, TEXT_BYTES_MAX);
-    (void)!option_set_write_errors(set, &text);
-    if (buf_len(&text) > 0)
-        fwrite(buf_slice(&text).ptr, 1, buf_len(&text), stderr);
-    buf_release(&text);
-}
-
 /* "router.yaml:3: warning: worker-idle-ms: 10s: engines close ...; stay below 5s" */
 static void print_doubt(const struct option_set *set, const struct doubt *doubt)
 {
@@ -132,7 +121,7 @@ static int print_json(const struct check_findings *findings)
 static int print_text(const struct check_findings *findings)
 {
     if (option_set_has_errors(findings->set)) {
-        print_errors(findings->set);
+        option_set_print_errors(findings->set);
         return EXIT_CODE_OK;
     }
     for (size_t i = 0; i < findings->doubt_count; i++)

@@ -14,9 +14,11 @@
  * DESIGN
  *
  * A word is a space and two to five letters, so it is exactly one piece of the tokenizer, and text
- * made of whole words re-tokenises to itself. A tool call is a mark, the name, then the arguments,
- * which is also how chat_template renders it when it is sent back. A call that does not fit into
- * the tokens asked for is cut like any text, and shown as text.
+ * made of whole words re-tokenises to itself. One that is to tokenise otherwise has a word made of
+ * two ids somewhere: all behind it lies one token further back than in the text's own ids, as where
+ * real models spell a word in a way that their tokenizer would not. A tool call is a mark, the
+ * name, then the arguments, which is also how chat_template renders it when it is sent back. A call
+ * that does not fit into the tokens asked for is cut like any text, and shown as text.
  */
 
 enum { WORD_BYTES_MAX = TOKENIZER_PIECE_BYTES_MAX, TEXT_BYTES_MAX = 1 << 30 };
@@ -41,29 +43,39 @@ static void put_word(struct buf *text, uint64_t *random)
     text_put(text, make_word(word, random));
 }
 
+/* An id that stands for the text up to end. */
+static void add_id(struct answer_plan *plan, uint32_t id, size_t end)
+{
+    token_list_append(&plan->ids, id);
+    plan->ends = realloc(plan->ends, plan->ids.capacity * sizeof *plan->ends);
+    assert(plan->ends != NULL);
+    plan->ends[plan->ids.count - 1] = end;
+}
+
+/* The text that no id stands for yet. */
+static struct slice new_text(const struct answer_plan *plan)
+{
+    size_t start = plan->ids.count == 0 ? 0 : plan->ends[plan->ids.count - 1];
+
+    return slice_skip(buf_slice(&plan->text), start);
+}
+
 /* The ids of the text behind those already there. */
 static void add_ids(struct answer_plan *plan)
 {
-    size_t start = plan->ids.count == 0 ? 0 : plan->ends[plan->ids.count - 1];
-    struct slice rest = slice_skip(buf_slice(&plan->text), start);
+    struct slice rest = new_text(plan);
 
     while (rest.len > 0) {
         struct slice piece = tokenizer_first_piece(rest);
 
-        token_list_append(&plan->ids, tokenizer_piece_id(piece));
         rest = slice_skip(rest, piece.len);
-        plan->ends = realloc(plan->ends, plan->ids.capacity * sizeof *plan->ends);
-        assert(plan->ends != NULL);
-        plan->ends[plan->ids.count - 1] = buf_len(&plan->text) - rest.len;
+        add_id(plan, tokenizer_piece_id(piece), buf_len(&plan->text) - rest.len);
     }
 }
 
 static void add_mark(struct answer_plan *plan, enum token_mark mark)
 {
-    token_list_append(&plan->ids, mark);
-    plan->ends = realloc(plan->ends, plan->ids.capacity * sizeof *plan->ends);
-    assert(plan->ends != NULL);
-    plan->ends[plan->ids.count - 1] = buf_len(&plan->text);
+    add_id(plan, mark, buf_len(&plan->text));
 }
 
 static void add_words(struct answer_plan *plan, size_t count, uint64_t *random)
@@ -71,6 +83,19 @@ static void add_words(struct answer_plan *plan, size_t count, uint64_t *random)
     for (size_t i = 0; i < count; i++)
         put_word(&plan->text, random);
     add_ids(plan);
+}
+
+/* " kalin" as " k" and "alin". */
+static void add_split_word(struct answer_plan *plan, uint64_t *random)
+{
+    struct slice word, head, tail;
+
+    put_word(&plan->text, random);
+    word = new_text(plan);
+    head = slice_of(word.ptr, 2);
+    tail = slice_skip(word, head.len);
+    add_id(plan, tokenizer_piece_id(head), buf_len(&plan->text) - tail.len);
+    add_id(plan, tokenizer_piece_id(tail), buf_len(&plan->text));
 }
 
 /* A value that schema would accept, by its type. */
@@ -143,6 +168,13 @@ static void plan_talk(struct answer_plan *plan, const struct answer_wish *wish, 
         add_mark(plan, TOKEN_THINK_END);
         plan->reasoning_count = plan->ids.count;
         left -= plan->reasoning_count;
+    }
+    if (wish->splits_word && left >= 2) {
+        size_t before = random_below(random, left - 1);
+
+        add_words(plan, before, random);
+        add_split_word(plan, random);
+        left -= before + 2;
     }
     add_words(plan, left, random);
 }

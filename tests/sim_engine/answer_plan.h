@@ -3,7 +3,7 @@
 /*
  * answer_plan: what the model will say, known before it begins: pseudo-words, or a call of a tool
  * with arguments that fit its schema. The same seed always gives the same answer, and an answer
- * that is sent back tokenises to the ids it was made of. Pure.
+ * that is sent back tokenises to the ids it was made of, unless it is wished otherwise. Pure.
  */
 #ifndef TESTS_SIM_ENGINE_ANSWER_PLAN_H
 #define TESTS_SIM_ENGINE_ANSWER_PLAN_H
@@ -19,6 +19,7 @@
 struct answer_wish {
     uint64_t seed;          /* of everything that decides: engine seed, prompt, choice */
     size_t token_count;     /* as many as asked for; a tool call may end earlier */
+    bool splits_word;       /* two tokens make one word of the talk: its text tokenises otherwise */
     bool thinks_first;      /* a quarter of the tokens are reasoning, between marks of their own */
     struct json_value tool; /* the tool to call, an element of tools; JSON_NONE: just talk */
 };

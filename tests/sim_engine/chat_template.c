@@ -200,5 +200,9 @@ void chat_template_render(const struct chat_template *chat_template, struct chat
     if (input.add_generation_prompt) {
         token_list_append(ids, TOKEN_TURN_BEGIN);
         token_list_append(ids, TOKEN_ASSISTANT);
+        if (input.skips_thinking) {
+            token_list_append(ids, TOKEN_THINK_BEGIN);
+            token_list_append(ids, TOKEN_THINK_END);
+        }
     }
 }

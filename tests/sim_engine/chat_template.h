@@ -28,6 +28,7 @@ struct chat_input {
     struct json_value messages; /* an array */
     struct json_value tools;    /* an array, or JSON_NONE */
     bool add_generation_prompt; /* end with the beginning of the assistant's turn */
+    bool skips_thinking;        /* and with a thought that is empty, so that none comes */
 };
 
 struct chat_template {

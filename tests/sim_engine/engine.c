@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "tests/sim_engine/generation.h"
+#include "tests/sim_engine/kv_event_log.h"
 #include "tests/sim_engine/prefix_cache.h"
 #include "tests/sim_engine/response_store.h"
 #include "tests/sim_engine/scheduler.h"
@@ -14,6 +15,14 @@ static void on_token(void *ctx, struct sequence *sequence, bool is_last)
 {
     (void)ctx;
     generation_on_token(sequence, is_last);
+}
+
+static void on_step(void *ctx)
+{
+    struct engine *engine = ctx;
+
+    if (engine->events != NULL)
+        engine->publish(engine->publish_ctx);
 }
 
 /* What fits into an empty cache: vLLM does not start with more either. */
@@ -49,10 +58,18 @@ void engine_init(struct engine *engine, const struct options *options, uint64_t 
                  .decode_ms_per_request = options->decode_ms_per_request,
                  .speedup = options->speedup},
         .running_count_max = (uint32_t)options->max_running,
+        .on_step = on_step,
+    };
+    struct kv_event_log_config log_config = {
+        .dialect = options->kv_dialect,
+        .hash_form = options->kv_hash_form,
+        .block_size = (uint32_t)options->block_size,
     };
 
     *engine = (struct engine){.options = *options, .random = seed, .today = "1970-01-01"};
     engine->cache = prefix_cache_create((uint32_t)options->blocks, (uint32_t)options->block_size);
+    if (options->kv_events[0] != '\0')
+        engine->events = kv_event_log_create(log_config, engine->cache);
     engine->scheduler = scheduler_create(config, engine->cache, on_token, engine);
     engine->scanner = json_scanner_create();
     engine->form_scanner = json_scanner_create();
@@ -68,10 +85,39 @@ void engine_init(struct engine *engine, const struct options *options, uint64_t 
 
 void engine_set_time(struct engine *engine, uint64_t wall_ms)
 {
-    time_t now = (time_t)(wall_ms / 1000);
+    double days = (double)wall_ms / (engine->options.day_s * 1000);
+    time_t now = (time_t)days * 24 * 60 * 60;
     struct tm tm;
 
     strftime(engine->today, sizeof engine->today, "%Y-%m-%d", gmtime_r(&now, &tm));
+}
+
+bool engine_is_aim(const struct engine *engine, const struct fault *fault)
+{
+    return fault->port == 0 || fault->port == (uint16_t)engine->options.port;
+}
+
+enum batch_fate engine_batch_fate(struct engine *engine)
+{
+    for (size_t i = 0; i < engine->options.fault_count; i++) {
+        struct fault_rule *rule = &engine->rules[i];
+
+        if ((rule->fault.kind == FAULT_KV_DROP || rule->fault.kind == FAULT_KV_DROP_HARD) &&
+            engine_is_aim(engine, &rule->fault) && fault_rule_hits_batch(rule))
+            return rule->fault.kind == FAULT_KV_DROP ? BATCH_DROPPED : BATCH_LOST;
+    }
+    return BATCH_PUBLISHED;
+}
+
+bool engine_hides_replay(const struct engine *engine)
+{
+    for (size_t i = 0; i < engine->options.fault_count; i++) {
+        const struct fault *fault = &engine->options.faults[i];
+
+        if (fault->kind == FAULT_KV_NO_REPLAY && engine_is_aim(engine, fault))
+            return true;
+    }
+    return false;
 }
 
 struct request_reader engine_reader(const struct engine *engine)
@@ -88,6 +134,7 @@ void engine_release(struct engine *engine)
     assert(engine->active_count == 0);
 
     scheduler_destroy(engine->scheduler);
+    kv_event_log_destroy(engine->events);
     prefix_cache_destroy(engine->cache);
     json_scanner_destroy(engine->scanner);
     json_scanner_destroy(engine->form_scanner);

@@ -8,6 +8,7 @@
 #ifndef TESTS_SIM_ENGINE_ENGINE_H
 #define TESTS_SIM_ENGINE_ENGINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ struct engine {
     struct engine_model model;
     char today[sizeof "2026-11-29"]; /* what model.chat_template.date shows without --date */
     struct prefix_cache *cache;
+    struct kv_event_log *events; /* NULL: none are wanted */
     struct scheduler *scheduler;
     struct json_scanner *scanner; /* one document at a time, within one callback */
     struct json_scanner *form_scanner;
@@ -31,13 +33,27 @@ struct engine {
     uint64_t random;         /* for ids */
     void (*wake)(void *ctx); /* something was added to the scheduler: sees that it steps */
     void *wake_ctx;
+    void (*publish)(void *ctx); /* events may hold a batch: sees that it is taken */
+    void *publish_ctx;
 };
+
+/* What a fault makes of a batch of events. */
+enum batch_fate { BATCH_PUBLISHED, BATCH_DROPPED /* only replayed */, BATCH_LOST };
 
 /* In place: the model's texts point into engine. seed: of what is random between two runs. */
 void engine_init(struct engine *engine, const struct options *options, uint64_t seed);
 
 /* Sees that the dated template writes the date of that time. */
 void engine_set_time(struct engine *engine, uint64_t wall_ms);
+
+/* Whether fault means this engine, once it listens. */
+bool engine_is_aim(const struct engine *engine, const struct fault *fault);
+
+/* Counts the batch that is to be published now. */
+enum batch_fate engine_batch_fate(struct engine *engine);
+
+/* Whether a fault forbids to answer replay requests. */
+bool engine_hides_replay(const struct engine *engine);
 
 /* What reading a body takes. */
 struct request_reader engine_reader(const struct engine *engine);

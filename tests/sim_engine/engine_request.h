@@ -49,6 +49,7 @@ struct engine_model {
 struct engine_request {
     enum engine_api api;
     struct slice model; /* one of engine_model's */
+    uint32_t lora_id;   /* from 1 on; 0: model is no LoRA */
     struct slice salt;  /* empty: none */
     struct slice id;    /* the body's request_id; empty: none */
     bool is_stream;
@@ -60,6 +61,7 @@ struct engine_request {
     size_t answer_tokens;       /* per choice; 0: nothing is generated */
     struct json_value tool;     /* that must be called; JSON_NONE: none */
     bool is_tool_named;         /* by the client */
+    bool skips_thinking;        /* chat_template_kwargs: enable_thinking is false */
     struct token_list *prompts; /* prompt_count of them, none empty; [0] is all of chat */
     size_t prompt_count;
     bool is_base64;      /* embeddings */

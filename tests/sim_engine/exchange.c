@@ -148,11 +148,6 @@ static void answer_fault_status(struct exchange *exchange)
     answer_fault(exchange, &fault);
 }
 
-static bool is_aimed_here(const struct exchange *exchange, const struct fault *fault)
-{
-    return fault->port == 0 || fault->port == (uint16_t)exchange->engine->options.port;
-}
-
 static void choose_fault(struct exchange *exchange, bool is_stream, bool is_early)
 {
     struct engine *engine = exchange->engine;
@@ -160,8 +155,8 @@ static void choose_fault(struct exchange *exchange, bool is_stream, bool is_earl
     for (size_t i = 0; i < engine->options.fault_count && !exchange->has_fault; i++) {
         struct fault_rule *rule = &engine->rules[i];
 
-        if ((rule->fault.kind == FAULT_RESET) == is_early &&
-            is_aimed_here(exchange, &rule->fault) &&
+        if (!fault_is_of_events(rule->fault.kind) &&
+            (rule->fault.kind == FAULT_RESET) == is_early && engine_is_aim(engine, &rule->fault) &&
             fault_rule_hits(rule, slice_of_string(exchange->path), is_stream)) {
             exchange->has_fault = true;
             exchange->fault = rule->fault;
@@ -321,6 +316,7 @@ static void generate(struct exchange *exchange, struct engine_request *request)
         .created_s = clock_wall_ms() / 1000,
         .seed = (uint64_t)engine->options.seed,
         .block_size = (uint32_t)engine->options.block_size,
+        .split_share = engine->options.retokenise / 100,
         .thinks_first = engine->model.chat_template.habit == CHAT_DROP_REASONING,
         .hides_usage = has_fault(exchange, FAULT_NO_USAGE),
         .hides_done = has_fault(exchange, FAULT_NO_DONE),
@@ -487,8 +483,11 @@ static void read_fault_header(struct exchange *exchange, const struct http_head 
     if (spec.len == 0)
         return;
     exchange->has_fault = fault_parse(spec, &exchange->fault, &error) == 0;
-    if (exchange->has_fault) {
-        exchange->has_fault = is_aimed_here(exchange, &exchange->fault);
+    if (exchange->has_fault && fault_is_of_events(exchange->fault.kind)) {
+        exchange->has_fault = false;
+        error = (struct parse_error){.message = "This fault is of KV events: only --fault has it."};
+    } else if (exchange->has_fault) {
+        exchange->has_fault = engine_is_aim(exchange->engine, &exchange->fault);
         return;
     }
     *fault = (struct engine_fault){.status = 400, .type = "BadRequestError"};

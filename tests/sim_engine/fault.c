@@ -34,6 +34,11 @@ const char *fault_help(void)
 #undef FAULT_HELP
 }
 
+bool fault_is_of_events(enum fault_kind kind)
+{
+    return kind == FAULT_KV_DROP || kind == FAULT_KV_DROP_HARD || kind == FAULT_KV_NO_REPLAY;
+}
+
 /* A spec while it is read. */
 struct fault_reader {
     struct slice spec;
@@ -168,6 +173,20 @@ static int read_condition(const struct fault_reader *reader, struct slice key, s
     return fail(reader, "The conditions are how, path, port, every, nth, p and when.");
 }
 
+/* Each has a meaning with its kind. */
+static int check_conditions(const struct fault_reader *reader, const struct fault *fault)
+{
+    if (fault->kind == FAULT_RESET && fault->when != FAULT_WHEN_ANY)
+        return fail(reader, "reset acts before the body is read, so when has no meaning with it.");
+    if (!fault_is_of_events(fault->kind))
+        return 0;
+    if (fault->by_reset || fault->path[0] != '\0' || fault->when != FAULT_WHEN_ANY)
+        return fail(reader, "how, path and when are of requests, not of KV events.");
+    if (fault->kind == FAULT_KV_NO_REPLAY && fault->which != FAULT_ALWAYS)
+        return fail(reader, "kv_no_replay is for all of them.");
+    return 0;
+}
+
 int fault_parse(struct slice spec, struct fault *fault, struct parse_error *error)
 {
     struct fault_reader reader = {.spec = spec, .error = error};
@@ -186,21 +205,15 @@ int fault_parse(struct slice spec, struct fault *fault, struct parse_error *erro
         next_part(&reader, &key, &value);
         status = read_condition(&reader, key, value, fault);
     }
-    if (status == 0 && fault->kind == FAULT_RESET && fault->when != FAULT_WHEN_ANY) {
-        reader.at = 0;
-        return fail(&reader, "reset acts before the body is read, so when has no meaning with it.");
-    }
-    return status;
+    reader.at = 0;
+    return status == 0 ? check_conditions(&reader, fault) : status;
 }
 
-bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_stream)
+/* Whether the next one of those it could hit is one it does. */
+static bool hits_next(struct fault_rule *rule)
 {
     const struct fault *fault = &rule->fault;
 
-    if (!slice_starts_with(target, slice_of_string(fault->path)))
-        return false;
-    if (fault->when != FAULT_WHEN_ANY && (fault->when == FAULT_WHEN_STREAM) != is_stream)
-        return false;
     rule->seen_count++;
     switch (fault->which) {
     case FAULT_EVERY:
@@ -213,4 +226,24 @@ bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_strea
         break;
     }
     return true;
+}
+
+bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_stream)
+{
+    const struct fault *fault = &rule->fault;
+
+    assert(!fault_is_of_events(fault->kind));
+
+    if (!slice_starts_with(target, slice_of_string(fault->path)))
+        return false;
+    if (fault->when != FAULT_WHEN_ANY && (fault->when == FAULT_WHEN_STREAM) != is_stream)
+        return false;
+    return hits_next(rule);
+}
+
+bool fault_rule_hits_batch(struct fault_rule *rule)
+{
+    assert(fault_is_of_events(rule->fault.kind));
+
+    return hits_next(rule);
 }

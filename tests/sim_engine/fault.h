@@ -6,7 +6,8 @@
  *     KIND[=ARG][,how=fin|rst][,path=PREFIX][,port=N][,every=N|nth=N|p=SHARE][,when=stream|plain]
  *
  * of --fault (a rule for all requests) or the header x-sim-fault (for one; there port says which of
- * the engines behind a router is meant). Pure.
+ * the engines behind a router is meant). The kinds that begin with kv are of published batches
+ * instead of requests: only --fault has them. Pure.
  */
 #ifndef TESTS_SIM_ENGINE_FAULT_H
 #define TESTS_SIM_ENGINE_FAULT_H
@@ -31,6 +32,12 @@
     ROW(FAULT_HANG, "hang", FAULT_ARG_NONE, "read the request, then never answer")                 \
     ROW(FAULT_HANG_AT_EVENT, "hang_at_event", FAULT_ARG_COUNT,                                     \
         "send nothing more after that many events")                                                \
+    ROW(FAULT_KV_DROP, "kv_drop", FAULT_ARG_NONE,                                                  \
+        "do not publish that batch of KV events; a replay has it")                                 \
+    ROW(FAULT_KV_DROP_HARD, "kv_drop_hard", FAULT_ARG_NONE,                                        \
+        "do not publish that batch of KV events; no replay has it")                                \
+    ROW(FAULT_KV_NO_REPLAY, "kv_no_replay", FAULT_ARG_NONE,                                        \
+        "never answer a request to replay KV events")                                              \
     ROW(FAULT_NO_DONE, "no_done", FAULT_ARG_NONE, "end the stream without [DONE]")                 \
     ROW(FAULT_NO_USAGE, "no_usage", FAULT_ARG_NONE, "leave usage out, asked for or not")           \
     ROW(FAULT_RESET, "reset", FAULT_ARG_NONE, "reset the connection as soon as the head is read")  \
@@ -72,6 +79,12 @@ MUST_CHECK int fault_parse(struct slice spec, struct fault *fault, struct parse_
 
 /* Counts a request to target and says whether the rule hits it. */
 bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_stream);
+
+/* It hits batches of KV events, never a request. */
+bool fault_is_of_events(enum fault_kind kind);
+
+/* Counts a batch and says whether the rule, which is of events, hits it. */
+bool fault_rule_hits_batch(struct fault_rule *rule);
 
 /* "bad_head" for FAULT_BAD_HEAD. */
 const char *fault_name(enum fault_kind kind);

@@ -6,6 +6,7 @@
 #include "tests/sim_engine/answer_plan.h"
 #include "tests/sim_engine/answer_registry.h"
 #include "tests/sim_engine/json_text.h"
+#include "tests/sim_engine/random.h"
 #include "tests/sim_engine/response_store.h"
 #include "tests/sim_engine/responses_form.h"
 
@@ -28,6 +29,7 @@ struct generation {
     const struct generation_callbacks *callbacks;
     void *ctx;
     char *id;
+    char *salt; /* request's is the body's, which is gone soon */
     const struct answer_family *family;
     struct answer_head head;
     struct choice *choices;
@@ -53,6 +55,17 @@ static uint64_t cache_root(const struct engine_request *request)
                request->salt.len > 0 ? XXH3_64bits(request->salt.ptr, request->salt.len) : 0);
 }
 
+static struct cache_keys cache_keys(const struct generation *generation)
+{
+    const struct engine_request *request = &generation->request;
+
+    return (struct cache_keys){
+        .lora = request->lora_id > 0 ? request->model : SLICE(""),
+        .lora_id = request->lora_id,
+        .salt = slice_of_string(generation->salt),
+    };
+}
+
 static bool is_conversation(const struct engine_request *request)
 {
     return request->api == ENGINE_CHAT || request->api == ENGINE_MESSAGES ||
@@ -68,12 +81,17 @@ static void init_choice(struct generation *generation, size_t index)
     struct answer_wish wish = {
         .seed = mix(mix(generation->config.seed, prompt_digest), index % request->choice_count),
         .token_count = request->answer_tokens,
-        .thinks_first = generation->config.thinks_first && is_conversation(request),
+        .thinks_first =
+            generation->config.thinks_first && is_conversation(request) && !request->skips_thinking,
         .tool = request->tool,
     };
+    uint64_t random;
 
+    random = wish.seed;
+    wish.splits_word = random_share(&random) < generation->config.split_share;
     answer_plan_init(&choice->plan, &wish);
     sequence_init(&choice->sequence, cache_root(request));
+    choice->sequence.cache.keys = cache_keys(generation);
     token_list_append_all(&choice->sequence.tokens, prompt->ids, prompt->count);
     token_list_append_all(&choice->sequence.tokens, choice->plan.ids.ids, choice->plan.ids.count);
     choice->sequence.prompt_count = prompt->count;
@@ -101,9 +119,13 @@ struct generation *generation_create(const struct generation_config *config,
     generation->callbacks = callbacks;
     generation->ctx = ctx;
     generation->id = strndup(config->id.ptr, config->id.len);
+    generation->salt = generation->request.salt.len > 0
+                           ? strndup(generation->request.salt.ptr, generation->request.salt.len)
+                           : strdup("");
     generation->choices = calloc(choice_count, sizeof *generation->choices);
     generation->answers = calloc(choice_count, sizeof *generation->answers);
-    assert(generation->id != NULL && generation->choices != NULL && generation->answers != NULL);
+    assert(generation->id != NULL && generation->salt != NULL);
+    assert(generation->choices != NULL && generation->answers != NULL);
     generation->choice_count = choice_count;
     generation->open_count = choice_count;
     generation->head = (struct answer_head){
@@ -279,6 +301,7 @@ void generation_destroy(struct generation *generation)
     free(generation->choices);
     free(generation->answers);
     free(generation->id);
+    free(generation->salt);
     buf_release(&generation->text);
     engine_request_release(&generation->request);
     free(generation);

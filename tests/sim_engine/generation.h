@@ -25,6 +25,7 @@ struct generation_config {
     uint64_t created_s;  /* Unix time */
     uint64_t seed;       /* of the engine */
     uint32_t block_size; /* of its cache */
+    double split_share;  /* of answers that tokenise otherwise than they were made, in [0, 1] */
     bool thinks_first;   /* answers in conversations begin with reasoning */
     bool hides_usage;
     bool hides_done; /* no [DONE], or what its family has instead */

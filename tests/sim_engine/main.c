@@ -14,8 +14,8 @@ static int serve(const struct options *options)
     int status = server_init(&server, options);
 
     if (status < 0) {
-        fprintf(stderr, "samovar-sim: cannot listen on %s:%d: %s\n", options->host,
-                (int)options->port, uv_strerror(status));
+        fprintf(stderr, "samovar-sim: cannot listen on %s:%d, or publish on %s: %s\n",
+                options->host, (int)options->port, options->kv_events, uv_strerror(status));
     } else {
         server_run(&server);
     }

@@ -35,6 +35,8 @@ static const struct option_row rows[] = {
     {"blocks", OPTION_COUNT, AT(blocks), "8192", 2, 1e7,
      "cache blocks, the one the engine keeps to itself included"},
     {"date", OPTION_TEXT, AT(date), "", 0, 0, "what the dated template writes; empty: today, UTC"},
+    {"day-s", OPTION_NUMBER, AT(day_s), "86400", 0.001, 1e9,
+     "seconds of a day of the dated template: fewer, and its date changes while one looks"},
     {"decode-ms", OPTION_NUMBER, AT(decode_ms), "6", 0, 1e6, "of a step that decodes"},
     {"decode-ms-per-request", OPTION_NUMBER, AT(decode_ms_per_request), "0.35", 0, 1e6,
      "added to it for each request that decodes"},
@@ -42,6 +44,16 @@ static const struct option_row rows[] = {
     {"host", OPTION_TEXT, AT(host), "127.0.0.1", 0, 0, "address to listen on"},
     {"keep-alive-ms", OPTION_COUNT, AT(keep_alive_ms), "5000", 1, 1e9,
      "idle connections are closed after that, as uvicorn does"},
+    {"kv-buffer-steps", OPTION_COUNT, AT(kv_buffer_steps), "10000", 1, 1e6,
+     "batches of KV events that can be replayed"},
+    {"kv-dialect", OPTION_TEXT, AT(kv_dialect_name), "map", 0, 0,
+     "map or array: how an event is encoded"},
+    {"kv-events", OPTION_TEXT, AT(kv_events), "", 0, 0,
+     "publish KV events there: tcp://127.0.0.1:*, any free port, or ipc://PATH"},
+    {"kv-hashes", OPTION_TEXT, AT(kv_hashes_name), "int", 0, 0,
+     "int or bytes: block hashes in events"},
+    {"kv-replay", OPTION_TEXT, AT(kv_replay), "", 0, 0, "answer requests to replay them there"},
+    {"kv-topic", OPTION_TEXT, AT(kv_topic), "", 0, 0, "the first frame of what is published"},
     {"lora", OPTION_LORA, AT(loras), NULL, 0, 0, "one more model name with a cache of its own; may be repeated"},
     {"max-model-len", OPTION_COUNT, AT(max_model_len), "0", 0, 1e9,
      "tokens of prompt and answer; 0: what the cache holds"},
@@ -49,6 +61,8 @@ static const struct option_row rows[] = {
     {"model", OPTION_TEXT, AT(model), "sim", 0, 0, "name to serve"},
     {"port", OPTION_COUNT, AT(port), "8000", 0, 65535, "0: any free one"},
     {"prefill-tps", OPTION_NUMBER, AT(prefill_tps), "8000", 1, 1e12, "prompt tokens read a second"},
+    {"retokenise", OPTION_NUMBER, AT(retokenise), "0", 0, 100,
+     "percent of answers whose text tokenises otherwise than they were made"},
     {"seed", OPTION_COUNT, AT(seed), "1", 0, 9e15, "another one, other answers"},
     {"speedup", OPTION_NUMBER, AT(speedup), "1", 0.001, 1e6, "time runs that much faster"},
     {"stored-responses", OPTION_COUNT, AT(stored_responses), "1024", 0, 1e6,
@@ -154,6 +168,29 @@ static int read_argument(char **argv, int i, struct options *options, char *mess
     return equals != NULL ? 1 : 2;
 }
 
+/* Those names of the table that stand for an enum. false: message is written. */
+static bool read_names(struct options *options, char *message, size_t size)
+{
+    bool is_array = strcmp(options->kv_dialect_name, "array") == 0;
+    bool is_bytes = strcmp(options->kv_hashes_name, "bytes") == 0;
+
+    if (chat_habit_parse(slice_of_string(options->template_name), &options->habit) < 0) {
+        snprintf(message, size, "--template must be plain, drop_reasoning, tools_late or dated.");
+        return false;
+    }
+    if (!is_array && strcmp(options->kv_dialect_name, "map") != 0) {
+        snprintf(message, size, "--kv-dialect must be map or array.");
+        return false;
+    }
+    if (!is_bytes && strcmp(options->kv_hashes_name, "int") != 0) {
+        snprintf(message, size, "--kv-hashes must be int or bytes.");
+        return false;
+    }
+    options->kv_dialect = is_array ? KV_DIALECT_ARRAY : KV_DIALECT_MAP;
+    options->kv_hash_form = is_bytes ? KV_HASH_BYTES : KV_HASH_INT;
+    return true;
+}
+
 enum options_verdict options_parse(int argc, char **argv, struct options *options, char *message,
                                    size_t message_size)
 {
@@ -175,12 +212,11 @@ enum options_verdict options_parse(int argc, char **argv, struct options *option
             return OPTIONS_WRONG;
         i += used;
     }
-    if (chat_habit_parse(slice_of_string(options->template_name), &options->habit) < 0) {
-        snprintf(message, message_size,
-                 "--template must be plain, drop_reasoning, tools_late or dated.");
+    if (options->kv_replay[0] != '\0' && options->kv_events[0] == '\0') {
+        snprintf(message, message_size, "--kv-replay needs --kv-events.");
         return OPTIONS_WRONG;
     }
-    return OPTIONS_RUN;
+    return read_names(options, message, message_size) ? OPTIONS_RUN : OPTIONS_WRONG;
 }
 
 void options_print_help(void)
@@ -199,6 +235,7 @@ void options_print_help(void)
            "  path=PREFIX: only requests whose target begins so\n"
            "  port=N: only the engine that listens there\n"
            "  every=N, nth=N, p=SHARE: each Nth of them, only the Nth, that share at random\n"
+           "    (of batches, for those that begin with kv; they know port beside these, no more)\n"
            "  when=stream|plain: only requests for a stream, or for a whole answer\n",
            fault_help());
 }

@@ -13,6 +13,7 @@
 #include "tests/sim_engine/chat_template.h"
 #include "tests/sim_engine/engine_request.h"
 #include "tests/sim_engine/fault.h"
+#include "tests/sim_engine/kv_event_log.h"
 
 enum { OPTIONS_FAULT_COUNT_MAX = 16 };
 
@@ -34,6 +35,16 @@ struct options {
     double decode_ms_per_request;
     double speedup;
     double seed;
+    double retokenise; /* percent of answers that tokenise otherwise than they were made */
+    double day_s;
+    const char *kv_events; /* where KV events are published; "": nowhere */
+    const char *kv_replay; /* where replays are asked for; "": nowhere */
+    const char *kv_topic;
+    double kv_buffer_steps;
+    const char *kv_dialect_name;
+    enum kv_dialect kv_dialect; /* = kv_dialect_name */
+    const char *kv_hashes_name;
+    enum kv_hash_form kv_hash_form; /* = kv_hashes_name */
     double stored_responses;
     double keep_alive_ms;
     struct fault faults[OPTIONS_FAULT_COUNT_MAX];

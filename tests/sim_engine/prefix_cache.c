@@ -13,11 +13,12 @@
 /*
  * DESIGN
  *
- * As vLLM's BlockPool (contracts of its 0.32): all blocks that nobody uses wait in one queue,
- * named or not. New space is taken from its head; a named block taken there is evicted. A hit takes
- * its blocks out of the middle; freed blocks join the tail, a sequence's last block first.
+ * As vLLM's BlockPool (that of 0.32): all blocks that nobody uses wait in one queue, named or not.
+ * New space is taken from its head; a named block taken there is evicted. A hit takes its blocks
+ * out of the middle. Freed blocks join the tail, a sequence's last block first; but those without a
+ * name, which nobody can find, the head.
  *
- *     head -> [never used ...] [tail of the oldest][its prefix] ... [freed last] <- tail
+ *     head -> [freed without a name][never used ...] [tail of the oldest][its prefix] ... <- tail
  *
  * Two sequences that compute the same text at once get two blocks of one name, as in vLLM; the
  * older copy is found. Names live in a chained hash table whose links are in the blocks, so that
@@ -40,6 +41,8 @@ struct prefix_cache {
     struct list queue;
     size_t named_count;
     uint64_t eviction_count;
+    const struct prefix_cache_observer *observer; /* NULL: none */
+    void *observer_ctx;
 };
 
 struct prefix_cache *prefix_cache_create(uint32_t block_count, uint32_t block_size)
@@ -73,6 +76,15 @@ void prefix_cache_destroy(struct prefix_cache *cache)
     free(cache->blocks);
     free(cache->buckets);
     free(cache);
+}
+
+void prefix_cache_observe(struct prefix_cache *cache, const struct prefix_cache_observer *observer,
+                          void *ctx)
+{
+    assert(cache->observer == NULL);
+
+    cache->observer = observer;
+    cache->observer_ctx = ctx;
 }
 
 static uint32_t *bucket_of(const struct prefix_cache *cache, uint64_t name)
@@ -127,6 +139,8 @@ static uint32_t take_block(struct prefix_cache *cache)
     uint32_t index = (uint32_t)(block - cache->blocks);
     list_remove(&cache->queue, &block->in_queue);
     if (block->name != 0) {
+        if (cache->observer != NULL)
+            cache->observer->on_evicted(cache->observer_ctx, block->name);
         drop_name(cache, index);
         cache->eviction_count++;
     }
@@ -192,6 +206,25 @@ size_t prefix_cache_match(const struct prefix_cache *cache, struct cache_sequenc
     return hit_count * cache->block_size;
 }
 
+/* Names the blocks that tokens fill. */
+static void name_full_blocks(struct prefix_cache *cache, struct cache_sequence *sequence,
+                             const uint32_t *tokens, size_t token_count)
+{
+    struct cache_stored stored = {
+        .names = sequence->names,
+        .tokens = tokens,
+        .first = sequence->named_count,
+        .keys = &sequence->keys,
+    };
+
+    for (; sequence->named_count < token_count / cache->block_size; sequence->named_count++)
+        set_name(cache, sequence->blocks[sequence->named_count],
+                 sequence->names[sequence->named_count]);
+    stored.count = sequence->named_count - stored.first;
+    if (stored.count > 0 && cache->observer != NULL)
+        cache->observer->on_stored(cache->observer_ctx, &stored);
+}
+
 /* Of the first count names, how many of their blocks wait in the queue: sharing takes them out. */
 static size_t queued_count(const struct prefix_cache *cache, const struct cache_sequence *sequence,
                            size_t count)
@@ -231,21 +264,27 @@ int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequenc
     }
     while (sequence->block_count < needed_count)
         sequence->blocks[sequence->block_count++] = take_block(cache);
-    for (; sequence->named_count < token_count / cache->block_size; sequence->named_count++)
-        set_name(cache, sequence->blocks[sequence->named_count],
-                 sequence->names[sequence->named_count]);
+    name_full_blocks(cache, sequence, tokens, token_count);
     return 0;
 }
 
 void prefix_cache_free(struct prefix_cache *cache, struct cache_sequence *sequence)
 {
-    while (sequence->block_count > 0) {
-        struct cache_block *block = &cache->blocks[sequence->blocks[--sequence->block_count]];
+    for (size_t i = sequence->named_count; i < sequence->block_count; i++) {
+        struct cache_block *block = &cache->blocks[sequence->blocks[i]];
+
+        assert(block->name == 0 && block->reference_count == 1);
+        block->reference_count = 0;
+        list_prepend(&cache->queue, &block->in_queue);
+    }
+    for (size_t i = sequence->named_count; i-- > 0;) {
+        struct cache_block *block = &cache->blocks[sequence->blocks[i]];
 
         assert(block->reference_count > 0);
         if (--block->reference_count == 0)
             list_append(&cache->queue, &block->in_queue);
     }
+    sequence->block_count = 0;
     sequence->named_count = 0;
 }
 
@@ -258,6 +297,8 @@ bool prefix_cache_reset(struct prefix_cache *cache)
             drop_name(cache, i);
     }
     assert(cache->named_count == 0);
+    if (cache->observer != NULL)
+        cache->observer->on_cleared(cache->observer_ctx);
     return true;
 }
 

@@ -4,9 +4,6 @@
  * prefix_cache: the paged KV cache of an engine, as vLLM keeps it: fixed blocks, named by a chain
  * of hashes once they are full, counted while in use, evicted least recently used first. It holds
  * no keys and values, only who would hold them. Pure: no clock, no log; one thread at a time.
- *
- * This is where KV events will hang: a block gets a name in prefix_cache_grow() and loses it when
- * it is taken for somebody else there, or in prefix_cache_reset().
  */
 #ifndef TESTS_SIM_ENGINE_PREFIX_CACHE_H
 #define TESTS_SIM_ENGINE_PREFIX_CACHE_H
@@ -16,13 +13,22 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
 
 struct prefix_cache;
 
+/* What beside tokens goes into a name, where it is to be told: vLLM's extra keys. Borrowed. */
+struct cache_keys {
+    struct slice lora; /* empty: none */
+    uint32_t lora_id;  /* of lora */
+    struct slice salt; /* empty: none */
+};
+
 /* The blocks of one sequence of tokens, in order. */
 struct cache_sequence {
-    uint64_t root;   /* of the name chain: model or LoRA and cache salt */
-    uint64_t *names; /* of the full blocks of the tokens seen so far */
+    uint64_t root;          /* of the name chain: model or LoRA and cache salt */
+    struct cache_keys keys; /* what of it an observer is told */
+    uint64_t *names;        /* of the full blocks of the tokens seen so far */
     size_t name_count;
     uint32_t *blocks; /* held; each counts one reference */
     size_t block_count;
@@ -30,9 +36,31 @@ struct cache_sequence {
     size_t capacity;    /* of both arrays */
 };
 
+/* Blocks of one sequence that got their names at once: [first, first + count) of names, and of the
+ * tokens that are block_size times as many. */
+struct cache_stored {
+    const uint64_t *names; /* from the chain's first block on */
+    const uint32_t *tokens;
+    size_t first;
+    size_t count;
+    const struct cache_keys *keys;
+};
+
+/* What becomes of names, in its order. A name may be several blocks': each is told. Called from
+ * within; may not call the cache. */
+struct prefix_cache_observer {
+    void (*on_stored)(void *ctx, const struct cache_stored *stored);
+    void (*on_evicted)(void *ctx, uint64_t name); /* before the room is used again */
+    void (*on_cleared)(void *ctx);
+};
+
 /* block_count includes the null block that vLLM keeps to itself: one less is usable. */
 struct prefix_cache *prefix_cache_create(uint32_t block_count, uint32_t block_size);
 void prefix_cache_destroy(struct prefix_cache *cache);
+
+/* Borrows both; at most one observer. */
+void prefix_cache_observe(struct prefix_cache *cache, const struct prefix_cache_observer *observer,
+                          void *ctx);
 
 /* Starts a sequence that holds nothing. */
 void cache_sequence_init(struct cache_sequence *sequence, uint64_t root);

@@ -30,6 +30,7 @@ int request_read_model(const struct engine_model *model, struct json_value root,
     for (size_t i = 0; i < model->lora_count; i++) {
         if (slice_eq(name, model->loras[i])) {
             request->model = model->loras[i];
+            request->lora_id = (uint32_t)i + 1;
             return 0;
         }
     }
@@ -147,6 +148,7 @@ int request_read_chat_prompt(const struct engine_model *model, struct json_value
         .tools = json_get(root, "tools"),
         .add_generation_prompt = true,
     };
+    bool thinks = true;
 
     if (!json_is_given(input.messages))
         return request_refuse_field(fault, "messages", "missing", "Field required");
@@ -157,8 +159,11 @@ int request_read_chat_prompt(const struct engine_model *model, struct json_value
             fault, "",
             "Cannot apply chat template to an empty conversation. Provide at least one "
             "message.");
-    if (request_read_bool(root, "add_generation_prompt", &input.add_generation_prompt, fault) < 0)
+    if (request_read_bool(root, "add_generation_prompt", &input.add_generation_prompt, fault) < 0 ||
+        request_read_bool(json_get(root, "chat_template_kwargs"), "enable_thinking", &thinks,
+                          fault) < 0)
         return -EINVAL;
+    request->skips_thinking = input.skips_thinking = !thinks;
     chat_template_render(&model->chat_template, input, request_add_prompt(request));
     return 0;
 }

@@ -17,6 +17,7 @@
  * - a running sequence that finds no block sends the newest running one back to the head of the
  *   queue (preemption by recomputation): it keeps what it answered and finds what of its blocks is
  *   still cached. A step that preempted admits nobody;
+ * - what a step does to the cache is published at its end, before its tokens leave;
  * - the last token made is not computed until the next step, so an answer of n tokens leaves n - 1
  *   of them in the cache.
  *
@@ -288,6 +289,8 @@ static void finish_part(struct scheduler *scheduler, struct sequence *sequence)
 static void end_step(struct scheduler *scheduler)
 {
     scheduler->is_stepping = false;
+    if (scheduler->config.on_step != NULL)
+        scheduler->config.on_step(scheduler->ctx);
     for (size_t i = 0; i < scheduler->in_step_count; i++) {
         struct sequence *sequence = scheduler->in_step[i];
 

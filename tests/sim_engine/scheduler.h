@@ -29,9 +29,14 @@ struct time_model {
     double speedup;               /* everything is this much faster; 1 by default */
 };
 
+/* The blocks of a step have their names by now; its tokens come next. May not call the scheduler.
+ */
+typedef void scheduler_step_fn(void *ctx);
+
 struct scheduler_config {
     struct time_model time;
     uint32_t running_count_max;
+    scheduler_step_fn *on_step; /* a step is at its end; NULL: nobody cares */
 };
 
 /* One token was made. May cancel any sequence, this one too. is_last: the sequence is done, and

@@ -9,6 +9,7 @@
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
 #include "tests/sim_engine/exchange.h"
+#include "tests/sim_engine/kv_publisher.h"
 #include "tests/sim_engine/scheduler.h"
 
 /*
@@ -44,6 +45,19 @@ static void take_steps(struct server *server)
 static void wake(void *ctx)
 {
     take_steps(ctx);
+}
+
+/* A step has ended: what it did to the cache is told before its tokens. */
+static void publish(void *ctx)
+{
+    struct server *server = ctx;
+    struct kv_batch batch;
+    enum batch_fate fate;
+
+    if (!kv_event_log_take(server->engine.events, (double)clock_wall_ms() / 1000, &batch))
+        return;
+    fate = engine_batch_fate(&server->engine);
+    kv_publisher_put(server->publisher, batch, fate == BATCH_PUBLISHED, fate != BATCH_LOST);
 }
 
 static void on_client(uv_stream_t *listener, int status)
@@ -121,20 +135,56 @@ static int listen_at(struct server *server, const char *host, int port)
     if (status < 0)
         return status;
     server->engine.options.port = ntohs(bound.sin_port);
-    printf("listening on %s:%d\n", host, ntohs(bound.sin_port));
-    fflush(stdout);
     return 0;
+}
+
+/* Behind listen_at(): faults are aimed by port. */
+static int open_publisher(struct server *server)
+{
+    const struct options *options = &server->engine.options;
+    struct kv_publisher_config config = {
+        .events_endpoint = options->kv_events,
+        .replay_endpoint = options->kv_replay,
+        .topic = options->kv_topic,
+        .replay_batches_max = (size_t)options->kv_buffer_steps,
+        .hides_replay = engine_hides_replay(&server->engine),
+    };
+
+    if (server->engine.events == NULL)
+        return 0;
+    return kv_publisher_create(&config, &server->publisher);
+}
+
+static void print_addresses(const struct server *server)
+{
+    const struct options *options = &server->engine.options;
+
+    if (server->publisher != NULL)
+        printf("KV events on %s\n", kv_publisher_events_endpoint(server->publisher));
+    if (server->publisher != NULL && options->kv_replay[0] != '\0')
+        printf("KV replay on %s\n", kv_publisher_replay_endpoint(server->publisher));
+    printf("listening on %s:%d\n", options->host, (int)options->port);
+    fflush(stdout);
 }
 
 int server_init(struct server *server, const struct options *options)
 {
+    int status;
+
     *server = (struct server){0};
     list_init(&server->exchanges);
     engine_init(&server->engine, options, clock_wall_ms() ^ (uint64_t)options->seed << 48);
     server->engine.wake = wake;
     server->engine.wake_ctx = server;
+    server->engine.publish = publish;
+    server->engine.publish_ctx = server;
     init_handles(server);
-    return listen_at(server, options->host, (int)options->port);
+    status = listen_at(server, options->host, (int)options->port);
+    if (status == 0)
+        status = open_publisher(server);
+    if (status == 0)
+        print_addresses(server);
+    return status;
 }
 
 void server_run(struct server *server)
@@ -148,5 +198,6 @@ void server_release(struct server *server)
     uv_run(&server->loop, UV_RUN_DEFAULT);
     must(uv_loop_close(&server->loop));
     assert(server->exchanges.count == 0);
+    kv_publisher_destroy(server->publisher);
     engine_release(&server->engine);
 }

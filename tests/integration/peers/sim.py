@@ -22,11 +22,24 @@ class Sim(Process):
     def url(self):
         return f"http://{HOST}:{self.port}"
 
-    def _told_port(self):
-        """From its first line, "listening on host:port"."""
+    def _told(self, what):
+        """What it printed on a line of its own: "listening on host:port" and the like."""
         assert self.is_running(), f"samovar-sim ended: {self.log.text}"
-        told = [line for line in self.log.text if line.startswith("listening on ")]
-        return int(told[0].rsplit(":", 1)[1]) if told else None
+        told = [line for line in self.log.text if line.startswith(f"{what} on ")]
+        return told[0].rsplit(" on ", 1)[1] if told else None
+
+    def _told_port(self):
+        address = self._told("listening")
+        return int(address.rsplit(":", 1)[1]) if address else None
+
+    @property
+    def kv_events(self):
+        """Where it publishes, with --kv-events tcp://127.0.0.1:*; None: it does not."""
+        return self._told("KV events")
+
+    @property
+    def kv_replay(self):
+        return self._told("KV replay")
 
     def get(self, target, fields=()):
         """One request on a connection of its own; the answer with its whole body."""

@@ -14,7 +14,7 @@ static struct kv_event_order order_at(bool has_replay, uint64_t next)
     struct kv_event_order order;
 
     kv_event_order_init(&order, (struct kv_event_order_config){has_replay, COOLDOWN_MS});
-    if (has_replay)
+    if (kv_event_order_connect(&order))
         kv_event_order_replay_end(&order, 0);
     for (uint64_t i = 0; i < next; i++)
         cr_assert(eq(int, kv_event_order_live(&order, i, (double)i + 1, 0), KV_EVENT_DELIVER));
@@ -27,6 +27,8 @@ Test(kv_event_order, what_an_idle_engine_holds_is_asked_for_at_once)
 {
     struct kv_event_order order;
     kv_event_order_init(&order, (struct kv_event_order_config){true, COOLDOWN_MS});
+
+    cr_assert(kv_event_order_connect(&order));
 
     cr_assert(order.is_replaying);
     cr_assert(eq(u64, order.next, 0));
@@ -72,16 +74,19 @@ Test(kv_event_order, a_replay_that_fills_nothing_is_not_asked_for_again_before_t
     cr_assert(eq(int, kv_event_order_live(&order, 8, 9, now_ms), KV_EVENT_LOST));
     cr_assert(eq(int, kv_event_order_live(&order, 8, 9, now_ms), KV_EVENT_DELIVER));
     cr_assert(
-        eq(int, kv_event_order_live(&order, 10, 11, now_ms + COOLDOWN_MS - 1), KV_EVENT_LOST));
-    cr_assert(
-        eq(int, kv_event_order_live(&order, 10, 11, now_ms + COOLDOWN_MS - 1), KV_EVENT_DELIVER));
-    cr_assert(eq(int, kv_event_order_live(&order, 12, 13, now_ms + COOLDOWN_MS), KV_EVENT_REPLAY));
+        eq(int, kv_event_order_live(&order, 10, 11, now_ms + COOLDOWN_MS - 1), KV_EVENT_HOLD));
+    cr_assert(not(kv_event_order_is_due(&order, now_ms + COOLDOWN_MS - 1)));
+    cr_assert(eq(int, kv_event_order_live(&order, 11, 12, now_ms + COOLDOWN_MS), KV_EVENT_HOLD),
+              "behind one that waits");
+    cr_assert(kv_event_order_is_due(&order, now_ms + COOLDOWN_MS));
+    cr_assert(eq(int, kv_event_order_live(&order, 10, 11, now_ms + COOLDOWN_MS), KV_EVENT_REPLAY));
 }
 
 Test(kv_event_order, no_replay_is_asked_for_twice_from_one_place)
 {
     struct kv_event_order order;
     kv_event_order_init(&order, (struct kv_event_order_config){true, 0});
+    cr_assert(kv_event_order_connect(&order));
     kv_event_order_replay_end(&order, 0);
 
     cr_assert(eq(int, kv_event_order_live(&order, 3, 1, 0), KV_EVENT_LOST), "asked at the start");
@@ -125,6 +130,7 @@ Test(kv_event_order, another_process_is_known_by_its_clock_when_only_a_replay_sp
 {
     struct kv_event_order order, other;
     kv_event_order_init(&order, (struct kv_event_order_config){true, COOLDOWN_MS});
+    cr_assert(kv_event_order_connect(&order));
     for (uint64_t i = 0; i < 5; i++)
         cr_assert(eq(int, kv_event_order_reply(&order, i, (double)i + 1), KV_EVENT_DELIVER));
     kv_event_order_replay_end(&order, 0);
@@ -143,6 +149,34 @@ Test(kv_event_order, a_reply_to_a_replay_given_up_is_dropped)
     cr_assert(eq(u64, order.next, 2));
 }
 
+Test(kv_event_order, whoever_answers_behind_a_broken_connection_is_taken_for_another_process)
+{
+    struct kv_event_order order = order_at(true, 9);
+
+    kv_event_order_disconnect(&order);
+    cr_assert(kv_event_order_connect(&order), "without regard to the cool-down");
+    cr_assert(eq(u64, order.next, 0));
+    cr_assert(eq(int, kv_event_order_reply(&order, 0, 0.5), KV_EVENT_DELIVER));
+    kv_event_order_replay_end(&order, 0);
+
+    cr_assert(eq(int, kv_event_order_live(&order, 1, 0.6, 0), KV_EVENT_DELIVER));
+}
+
+Test(kv_event_order, a_connection_that_breaks_ends_replays_and_waits)
+{
+    struct kv_event_order replaying = order_at(true, 2), waiting = replaying;
+    cr_assert(eq(int, kv_event_order_live(&replaying, 5, 6, COOLDOWN_MS), KV_EVENT_REPLAY));
+    cr_assert(eq(int, kv_event_order_live(&waiting, 5, 6, 0), KV_EVENT_HOLD));
+
+    kv_event_order_disconnect(&replaying);
+    kv_event_order_disconnect(&waiting);
+
+    cr_assert(not(replaying.is_replaying));
+    cr_assert(eq(int, kv_event_order_reply(&replaying, 0, 1), KV_EVENT_DUPLICATE));
+    cr_assert(not(waiting.is_waiting));
+    cr_assert(eq(int, kv_event_order_live(&waiting, 0, 7, 0), KV_EVENT_DELIVER));
+}
+
 /* Any sequence of messages: a verdict is reached in three judgements, and what is delivered rises
  * by one, but for holes that were said. */
 Test(kv_event_order, every_message_finds_its_verdict_whatever_came_before)
@@ -158,6 +192,7 @@ Test(kv_event_order, every_message_finds_its_verdict_whatever_came_before)
 
         if (order.is_replaying && random >> 33 & 1)
             kv_event_order_replay_end(&order, now_ms);
+        (void)!kv_event_order_is_due(&order, now_ms);
         while (verdict == KV_EVENT_LOST || verdict == KV_EVENT_RESTARTED) {
             uint64_t next = order.next;
 

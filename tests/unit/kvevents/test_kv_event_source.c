@@ -18,6 +18,7 @@ enum {
     WAIT_MS = 10000,
     ENDPOINT_BYTES_MAX = 128,
     BATCH_COUNT_MAX = 256,
+    CONTACT_COUNT_MAX = 16,
     IDENTITY_BYTES_MAX = 256,
     QUEUED_BYTES_MAX = 1 << 20,
     PAYLOAD_LEN = 11,
@@ -43,24 +44,32 @@ struct world {
         struct kv_event_notice notice;
     } batches[BATCH_COUNT_MAX];
     size_t batch_count;
+    struct {
+        enum kv_event_contact contact;
+        size_t batch_count; /* that came before */
+    } contacts[CONTACT_COUNT_MAX];
+    size_t contact_count;
     size_t awaited_count;
     bool is_closed;
 };
 
+/* endpoint: where, or "" for any free place; becomes where it is. */
 static void *bind_socket(void *zmq, int type, char *endpoint)
 {
     void *socket = zmq_socket(zmq, type);
+    const char *wanted = endpoint[0] != '\0' ? endpoint : "tcp://127.0.0.1:*";
     size_t len = ENDPOINT_BYTES_MAX;
     const int wait_ms = WAIT_MS, linger_ms = 0;
 
     cr_assert(socket != NULL);
     cr_assert(zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms) == 0);
     cr_assert(zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0);
-    cr_assert(zmq_bind(socket, "tcp://127.0.0.1:*") == 0);
+    cr_assert(zmq_bind(socket, wanted) == 0);
     cr_assert(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len) == 0);
     return socket;
 }
 
+/* A process of the engine begins; another one at the same addresses, once it was open. */
 static void engine_open(struct engine *engine)
 {
     engine->zmq = zmq_ctx_new();
@@ -164,6 +173,17 @@ static void on_batch(void *context, struct kv_event_notice notice, struct kv_eve
     world->batches[world->batch_count++].notice = notice;
 }
 
+static void on_contact(void *context, enum kv_event_contact contact)
+{
+    struct world *world = context;
+
+    cr_assert(world->contact_count < CONTACT_COUNT_MAX);
+    world->contacts[world->contact_count].contact = contact;
+    world->contacts[world->contact_count++].batch_count = world->batch_count;
+}
+
+static const struct kv_event_source_callbacks callbacks = {on_batch, on_contact};
+
 static void on_closed(void *context)
 {
     struct world *world = context;
@@ -180,7 +200,7 @@ static void world_open(struct world *world, bool has_replay, struct kv_event_sou
     config.replay_endpoint = has_replay ? world->engine.replay_endpoint : NULL;
     config.topic = "kv";
     cr_assert(eq(
-        int, kv_event_source_create(loop_fixture_loop(), config, on_batch, world, &world->source),
+        int, kv_event_source_create(loop_fixture_loop(), config, &callbacks, world, &world->source),
         0));
     engine_await_subscriber(&world->engine);
     if (has_replay)
@@ -477,6 +497,125 @@ Test(kv_event_source, one_that_is_closed_in_the_midst_of_a_replay_leaves_nothing
     world_close(&world);
 }
 
+static bool has_contacts(void *context)
+{
+    struct world *world = context;
+
+    return world->contact_count >= world->awaited_count;
+}
+
+static void await_contacts(struct world *world, size_t count)
+{
+    world->awaited_count = count;
+    cr_assert(loop_run_until(has_contacts, world, WAIT_MS), "%zu contacts", world->contact_count);
+    cr_assert(eq(sz, world->contact_count, count));
+}
+
+Test(kv_event_source, that_all_was_told_is_said_behind_it)
+{
+    struct world world;
+    world_open(&world, true, patient);
+
+    for (uint64_t i = 0; i < 2; i++)
+        engine_reply(&world.engine, i, true);
+    engine_end_reply(&world.engine, true);
+    await_contacts(&world, 2);
+
+    cr_assert(eq(int, world.contacts[0].contact, KV_EVENT_CONTACT_MADE));
+    cr_assert(eq(int, world.contacts[1].contact, KV_EVENT_CONTACT_WHOLE));
+    cr_assert(eq(sz, world.contacts[1].batch_count, 2));
+    world_close(&world);
+}
+
+Test(kv_event_source, an_engine_that_dies_is_missed_at_once_and_its_successor_asked_from_the_start)
+{
+    struct world world;
+    world_open(&world, true, patient);
+    for (uint64_t i = 0; i < 2; i++)
+        engine_reply(&world.engine, i, true);
+    engine_end_reply(&world.engine, true);
+    await_contacts(&world, 2);
+
+    engine_publish(&world.engine, 2, 2);
+    await_batches(&world, 3);
+    engine_close(&world.engine);
+    await_contacts(&world, 3);
+    cr_assert(eq(int, world.contacts[2].contact, KV_EVENT_CONTACT_LOST));
+    cr_assert(eq(sz, world.contacts[2].batch_count, 3));
+
+    engine_open(&world.engine);
+    engine_await_subscriber(&world.engine);
+    cr_assert(eq(u64, engine_await_request(&world.engine), 0));
+    engine_reply(&world.engine, 0, true);
+    engine_end_reply(&world.engine, true);
+    await_contacts(&world, 5);
+
+    cr_assert(eq(int, world.contacts[3].contact, KV_EVENT_CONTACT_MADE));
+    cr_assert(eq(int, world.contacts[4].contact, KV_EVENT_CONTACT_WHOLE));
+    cr_assert(eq(sz, world.batch_count, 4));
+    cr_assert(eq(u64, world.batches[3].notice.lost_count, 0));
+    world_close(&world);
+}
+
+Test(kv_event_source, what_was_held_for_an_engine_that_died_reaches_nobody)
+{
+    struct world world;
+    world_open(&world, true, patient);
+    engine_publish(&world.engine, 7, 7);
+    await_taken(&world);
+
+    engine_close(&world.engine);
+    await_contacts(&world, 2);
+    engine_open(&world.engine);
+    engine_await_subscriber(&world.engine);
+    cr_assert(eq(u64, engine_await_request(&world.engine), 0));
+    engine_end_reply(&world.engine, true);
+    await_contacts(&world, 4);
+
+    cr_assert(eq(int, world.contacts[3].contact, KV_EVENT_CONTACT_WHOLE));
+    cr_assert(eq(sz, world.batch_count, 0));
+    world_close(&world);
+}
+
+Test(kv_event_source, without_a_replay_too_the_death_of_an_engine_is_said)
+{
+    struct world world;
+    world_open(&world, false, patient);
+    engine_publish(&world.engine, 0, 0);
+    await_batches(&world, 1);
+
+    engine_close(&world.engine);
+    await_contacts(&world, 2);
+    engine_open(&world.engine);
+    engine_await_subscriber(&world.engine);
+    engine_publish(&world.engine, 0, 0);
+    await_batches(&world, 2);
+
+    cr_assert(eq(int, world.contacts[1].contact, KV_EVENT_CONTACT_LOST));
+    cr_assert(not(world.batches[1].notice.is_restarted), "that was said already");
+    world_close(&world);
+}
+
+Test(kv_event_source, a_hole_within_the_cool_down_is_filled_behind_it)
+{
+    struct kv_event_source_config cool = patient;
+    struct world world;
+    cool.replay_cooldown_ms = 50;
+    world_open(&world, true, cool);
+    engine_reply(&world.engine, 0, true);
+    engine_end_reply(&world.engine, true);
+    await_batches(&world, 1);
+
+    engine_publish(&world.engine, 2, 2);
+    cr_assert(eq(u64, engine_await_request(&world.engine), 1));
+    engine_reply(&world.engine, 1, true);
+    engine_end_reply(&world.engine, true);
+    await_batches(&world, 3);
+
+    check_rising(&world);
+    world_close(&world);
+}
+
 Test(kv_event_source, what_is_no_endpoint_is_refused)
 {
     struct kv_event_source_config config = patient;
@@ -484,11 +623,13 @@ Test(kv_event_source, what_is_no_endpoint_is_refused)
     config.topic = "";
 
     config.endpoint = "no endpoint";
-    cr_assert(eq(int, kv_event_source_create(loop_fixture_loop(), config, on_batch, NULL, &source),
+    cr_assert(eq(int,
+                 kv_event_source_create(loop_fixture_loop(), config, &callbacks, NULL, &source),
                  -EINVAL));
     config.endpoint = "tcp://127.0.0.1:1";
     config.replay_endpoint = "neither";
-    cr_assert(eq(int, kv_event_source_create(loop_fixture_loop(), config, on_batch, NULL, &source),
+    cr_assert(eq(int,
+                 kv_event_source_create(loop_fixture_loop(), config, &callbacks, NULL, &source),
                  -EINVAL));
     cr_assert(source == NULL);
 }

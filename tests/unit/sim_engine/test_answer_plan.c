@@ -142,3 +142,38 @@ Test(answer_plan, a_tool_call_cut_short_is_shown_as_text)
     cr_assert(slice_starts_with(content_of(&world), SLICE("get_tea{")));
     plan_world_release(&world);
 }
+
+Test(answer_plan, a_split_word_is_the_same_text_and_other_tokens_from_there_on)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct plan_world world;
+        struct token_list again = {0};
+        size_t shared = 0;
+        plan_world_init(&world,
+                        (struct answer_wish){.seed = seed, .token_count = 40, .splits_word = true},
+                        NULL);
+
+        tokenizer_encode(content_of(&world), &again);
+
+        cr_assert(eq(sz, world.plan.ids.count, 40));
+        cr_assert(eq(sz, again.count, 39));
+        while (shared < again.count && again.ids[shared] == world.plan.ids.ids[shared])
+            shared++;
+        cr_assert(lt(sz, shared, (size_t)39));
+        for (size_t i = shared + 1; i < again.count; i++) /* one further back */
+            cr_assert(eq(u32, again.ids[i], world.plan.ids.ids[i + 1]));
+        token_list_release(&again);
+        plan_world_release(&world);
+    }
+}
+
+Test(answer_plan, an_answer_of_one_token_has_nothing_to_split)
+{
+    struct plan_world world;
+
+    plan_world_init(&world, (struct answer_wish){.seed = 1, .token_count = 1, .splits_word = true},
+                    NULL);
+
+    cr_assert(eq(sz, world.plan.ids.count, 1));
+    plan_world_release(&world);
+}

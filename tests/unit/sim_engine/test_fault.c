@@ -133,3 +133,21 @@ Test(fault, a_share_of_requests_is_hit_at_random)
     cr_assert(gt(sz, hits, 900));
     cr_assert(lt(sz, hits, 1100));
 }
+
+Test(fault, batches_of_events_are_hit_by_number_and_share_alone)
+{
+    static const char *const wrong[] = {"kv_drop,path=/v1", "kv_drop,when=plain",
+                                        "kv_drop_hard,how=rst", "kv_no_replay,every=2"};
+    struct fault_rule rule = {.fault = parse("kv_drop,every=4")};
+    struct parse_error error;
+    struct fault fault;
+    size_t hits = 0;
+
+    for (size_t i = 0; i < 10; i++)
+        hits += fault_rule_hits_batch(&rule);
+
+    cr_assert(eq(sz, hits, 2));
+    for (size_t i = 0; i < array_count(wrong); i++)
+        cr_assert(eq(int, fault_parse(slice_of_string(wrong[i]), &fault, &error), -EINVAL), "%s",
+                  wrong[i]);
+}

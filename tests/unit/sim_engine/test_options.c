@@ -61,11 +61,18 @@ Test(options, what_is_wrong_is_said)
         const char *arguments[4];
         const char *word;
     } cases[] = {
-        {{"--speed", "2"}, "no option --speed"}, {{"port"}, "no option port"},
-        {{"--port"}, "needs a value"},           {{"--port", "70000"}, "whole number from 0"},
-        {{"--blocks", "2.5"}, "whole number"},   {{"--blocks", "x"}, "whole number"},
-        {{"--template", "odd"}, "plain"},        {{"--fault", "sleep"}, "no fault of that name"},
+        {{"--speed", "2"}, "no option --speed"},
+        {{"port"}, "no option port"},
+        {{"--port"}, "needs a value"},
+        {{"--port", "70000"}, "whole number from 0"},
+        {{"--blocks", "2.5"}, "whole number"},
+        {{"--blocks", "x"}, "whole number"},
+        {{"--template", "odd"}, "plain"},
+        {{"--fault", "sleep"}, "no fault of that name"},
         {{"--prefill-tps", "0"}, "number from"},
+        {{"--kv-dialect", "odd"}, "map or array"},
+        {{"--kv-hashes", "odd"}, "int or bytes"},
+        {{"--kv-replay", "ipc://x"}, "needs --kv-events"},
     };
 
     for (size_t i = 0; i < array_count(cases); i++) {
@@ -76,4 +83,21 @@ Test(options, what_is_wrong_is_said)
             eq(int, parse(&options, message, sizeof message, cases[i].arguments), OPTIONS_WRONG));
         cr_assert(strstr(message, cases[i].word) != NULL, "%s", message);
     }
+}
+
+Test(options, forms_of_events_are_read)
+{
+    struct options options;
+    char message[256];
+
+    cr_assert(eq(int,
+                 parse(&options, message, sizeof message,
+                       (const char *[]){"--kv-events", "tcp://127.0.0.1:*", "--kv-dialect", "array",
+                                        "--kv-hashes=bytes", NULL}),
+                 OPTIONS_RUN),
+              "%s", message);
+
+    cr_assert(eq(int, options.kv_dialect, KV_DIALECT_ARRAY));
+    cr_assert(eq(int, options.kv_hash_form, KV_HASH_BYTES));
+    cr_assert(eq(dbl, options.kv_buffer_steps, 10000));
 }

@@ -6,6 +6,8 @@
 #include <criterion/new/assert.h>
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "tests/sim_engine/random.h"
 #include "tests/support/leak_check.h"
@@ -155,10 +157,84 @@ Test(prefix_cache, reset_forgets_all_but_only_when_nothing_is_in_use)
     prefix_cache_destroy(cache);
 }
 
+Test(prefix_cache, what_nobody_can_find_is_used_before_what_is_cached)
+{
+    struct prefix_cache *cache = prefix_cache_create(5, BLOCK_SIZE);
+    struct cache_sequence first, half, second;
+    uint32_t tokens[12];
+    fill(tokens, 12, 1);
+    admit(cache, &first, tokens, 12);
+    leave(cache, &first);
+    admit(cache, &half, tokens + 1, 3);
+    leave(cache, &half);
+
+    admit(cache, &half, tokens + 2, 3);
+
+    cr_assert(eq(u64, prefix_cache_eviction_count(cache), 0));
+    cr_assert(eq(sz, admit(cache, &second, tokens, 12), 8));
+    leave(cache, &half);
+    leave(cache, &second);
+    prefix_cache_destroy(cache);
+}
+
+/* What an observer was told, as text. */
+struct heard {
+    char text[256];
+};
+
+static void hear(struct heard *heard, const char *format, size_t number)
+{
+    size_t len = strlen(heard->text);
+
+    snprintf(heard->text + len, sizeof heard->text - len, format, number);
+}
+
+static void hear_stored(void *ctx, const struct cache_stored *stored)
+{
+    hear(ctx, "stored from %zu", stored->first);
+    hear(ctx, " %zu; ", stored->count);
+}
+
+static void hear_evicted(void *ctx, uint64_t name)
+{
+    cr_assert(ne(u64, name, 0));
+    hear(ctx, "evicted; ", 0);
+}
+
+static void hear_cleared(void *ctx)
+{
+    hear(ctx, "cleared; ", 0);
+}
+
+Test(prefix_cache, an_observer_hears_of_names_in_the_order_of_their_fate)
+{
+    static const struct prefix_cache_observer observer = {hear_stored, hear_evicted, hear_cleared};
+    struct prefix_cache *cache = prefix_cache_create(4, BLOCK_SIZE);
+    struct heard heard = {""};
+    struct cache_sequence sequence;
+    uint32_t tokens[24];
+    fill(tokens, 24, 1);
+    prefix_cache_observe(cache, &observer, &heard);
+
+    admit(cache, &sequence, tokens, 6);
+    cr_assert(eq(int, prefix_cache_grow(cache, &sequence, tokens, 8, 0), 0));
+    leave(cache, &sequence);
+    admit(cache, &sequence, tokens, 9); /* a hit, and nothing new is full */
+    leave(cache, &sequence);
+    admit(cache, &sequence, tokens + 12, 12);
+    leave(cache, &sequence);
+    cr_assert(prefix_cache_reset(cache));
+
+    cr_assert(eq(str, heard.text,
+                 "stored from 0 1; stored from 1 1; evicted; evicted; stored from 0 3; cleared; "));
+    prefix_cache_destroy(cache);
+}
+
 /*
  * The reference: an array of copies {tokens of the prefix, last use}; no chains, no hashes, no
  * queue: the victim is looked for by its time. Tail first: of blocks freed together the later one
- * in its sequence has the earlier time.
+ * in its sequence has the earlier time; blocks without a name come first, the last freed before
+ * all.
  */
 enum { REFERENCE_BLOCKS = 24, LIVE_MAX = 4 };
 
@@ -166,7 +242,7 @@ struct reference_block {
     uint32_t prefix[TOKEN_COUNT_MAX];
     size_t prefix_count; /* 0: no name */
     uint32_t users;
-    uint64_t freed; /* time of */
+    int64_t place;  /* the least is taken first: when it was freed; below zero without a name */
     uint64_t named; /* time of */
 };
 
@@ -212,7 +288,7 @@ static struct reference_block *reference_victim(struct reference *reference)
     for (size_t i = 0; i < REFERENCE_BLOCKS; i++) {
         struct reference_block *block = &reference->blocks[i];
 
-        if (block->users == 0 && (victim == NULL || block->freed < victim->freed))
+        if (block->users == 0 && (victim == NULL || block->place < victim->place))
             victim = block;
     }
     return victim;
@@ -252,8 +328,11 @@ static void reference_free(struct reference *reference, struct reference_sequenc
     while (sequence->count > 0) {
         struct reference_block *block = &reference->blocks[sequence->blocks[--sequence->count]];
 
-        if (--block->users == 0)
-            block->freed = ++reference->time;
+        if (--block->users > 0)
+            continue;
+        reference->time++;
+        block->place =
+            block->prefix_count > 0 ? (int64_t)reference->time : -(int64_t)reference->time;
     }
 }
 
@@ -286,7 +365,7 @@ Test(prefix_cache, it_agrees_with_a_naive_model_over_random_operations)
         uint64_t random = seed;
         size_t hit_count = 0;
         for (size_t i = 0; i < REFERENCE_BLOCKS; i++)
-            reference.blocks[i].freed = i; /* the first order of the queue */
+            reference.blocks[i].place = (int64_t)i; /* the first order of the queue */
 
         for (size_t step = 0; step < 2000; step++) {
             struct live *one = &live[random_below(&random, LIVE_MAX)];

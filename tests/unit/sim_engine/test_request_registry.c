@@ -90,6 +90,41 @@ Test(request_registry, every_field_is_read)
     world_release(&world);
 }
 
+Test(request_registry, tokenize_gives_the_ids_of_the_prompt_that_is_cached)
+{
+    static const struct {
+        enum engine_api api;
+        const char *body;
+    } cases[] = {
+        {ENGINE_CHAT, "{" MESSAGES "}"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"add_generation_prompt\":false}"},
+        {ENGINE_CHAT, "{" MESSAGES "," TOOLS "}"},
+        {ENGINE_CHAT, "{" MESSAGES ",\"chat_template_kwargs\":{\"enable_thinking\":false}}"},
+        {ENGINE_COMPLETIONS, "{\"prompt\":\"hello there\"}"},
+    };
+    size_t counts[array_count(cases)];
+
+    for (size_t i = 0; i < array_count(cases); i++) {
+        struct world asked = read_body(cases[i].api, cases[i].body);
+        struct world told = read_body(ENGINE_TOKENIZE, cases[i].body);
+        const struct token_list *prompt = &asked.request.prompts[0];
+
+        cr_assert(eq(int, asked.status, 0));
+        cr_assert(eq(int, told.status, 0));
+        cr_assert(eq(sz, told.request.prompts[0].count, prompt->count));
+        cr_assert(eq(
+            int,
+            memcmp(told.request.prompts[0].ids, prompt->ids, prompt->count * sizeof *prompt->ids),
+            0));
+        counts[i] = prompt->count;
+        world_release(&asked);
+        world_release(&told);
+    }
+    cr_assert(eq(sz, counts[1], counts[0] - 2)); /* each of them makes the prompt another one */
+    cr_assert(gt(sz, counts[2], counts[0]));
+    cr_assert(eq(sz, counts[3], counts[0] + 2));
+}
+
 Test(request_registry, a_prompt_has_four_forms)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/process_usage.h"
+#include "backends/runtime/process_usage.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -10,6 +10,15 @@
 
 #include <sys/resource.h>
 #include <sys/time.h>
+
+/* NAN where /proc does not say. */
+struct usage {
+    double resident_bytes;
+    double fds;
+    double fds_max;
+    double cpu_seconds;
+    double start_seconds; /* since 1970 */
+};
 
 static double read_resident_bytes(void)
 {
@@ -78,12 +87,12 @@ static double seconds(struct timeval time)
     return (double)time.tv_sec + (double)time.tv_usec / 1e6;
 }
 
-void process_usage_read(struct process_usage *usage)
+static struct usage read_usage(void)
 {
     struct rlimit limit;
     struct rusage times;
 
-    *usage = (struct process_usage){
+    return (struct usage){
         .resident_bytes = read_resident_bytes(),
         .fds = count_fds(),
         .fds_max = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? (double)limit.rlim_cur : NAN,
@@ -92,4 +101,29 @@ void process_usage_read(struct process_usage *usage)
                            : NAN,
         .start_seconds = read_start_seconds(),
     };
+}
+
+void process_usage_write(struct metric_writer *writer)
+{
+    const struct usage usage = read_usage();
+    const struct {
+        enum metric_kind kind;
+        const char *name;
+        const char *help;
+        double value;
+    } rows[] = {
+        {METRIC_COUNTER, "process_cpu_seconds_total", "User and system CPU time spent.",
+         usage.cpu_seconds},
+        {METRIC_GAUGE, "process_max_fds", "Limit of open file descriptors.", usage.fds_max},
+        {METRIC_GAUGE, "process_open_fds", "Open file descriptors.", usage.fds},
+        {METRIC_GAUGE, "process_resident_memory_bytes", "Resident memory.", usage.resident_bytes},
+        {METRIC_GAUGE, "process_start_time_seconds", "Start, in seconds since 1970.",
+         usage.start_seconds},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        metric_family(writer, rows[i].kind, rows[i].name, rows[i].help);
+        if (!isnan(rows[i].value))
+            metric_double(writer, METRIC_NO_LABELS, rows[i].value);
+    }
 }

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/options.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "backends/redis/redis_url.h"
+#include "backends/runtime/log.h"
+#include "backends/worker_url.h"
+#include "kvtier/engine_spec.h"
+
+static const char *const log_level_words[] = {
+    [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
+    [LOG_ERROR] = "error", [LOG_LEVEL_COUNT] = NULL,
+};
+static const char *const log_format_words[] = {
+    [LOG_FORMAT_AUTO] = "auto",
+    [LOG_FORMAT_LOGFMT] = "logfmt",
+    [LOG_FORMAT_JSON] = "json",
+    [LOG_FORMAT_COUNT] = NULL,
+};
+
+#define OPTION_GROUP_ENGINE  "Engines"
+#define OPTION_GROUP_GENERAL "General"
+#define OPTION_GROUP_LIMIT   "Limits"
+#define OPTION_GROUP_LISTEN  "Listening"
+#define OPTION_GROUP_MAP     "The map"
+#define OPTION_GROUP_OUTPUT  "Logs"
+
+static const struct option rows[] = {
+#define OPTION(field_, name_, kind_, default_, min_, max_, unit_, phase_, group_, help_)           \
+    {                                                                                              \
+        .name = name_,                                                                             \
+        .kind = OPTION_##kind_,                                                                    \
+        .default_text = default_,                                                                  \
+        .min = min_,                                                                               \
+        .max = max_,                                                                               \
+        .unit = unit_,                                                                             \
+        .phase = OPTION_##phase_,                                                                  \
+        .group = OPTION_GROUP_##group_,                                                            \
+        .help = help_,                                                                             \
+        .offset = offsetof(struct agent_options, field_),                                          \
+    },
+#include "kvtier/options.def"
+};
+static_assert(array_count(rows) == AGENT_OPTION_COUNT, "one row per field");
+
+static_assert((int)WORKER_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
+static int check_worker_url(struct slice text, char why[OPTION_WHY_BYTES])
+{
+    struct worker_url url;
+
+    return worker_url_parse(text, &url, why);
+}
+
+static_assert((int)REDIS_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
+static int check_redis_url(struct slice text, char why[OPTION_WHY_BYTES])
+{
+    struct redis_url url;
+
+    return text.len > 0 ? redis_url_parse(text, &url, why) : 0;
+}
+
+static struct option *row_of(struct agent_option_table *table, const char *name)
+{
+    size_t i = 0;
+
+    while (strcmp(table->options[i].name, name) != 0)
+        i++;
+    return &table->options[i];
+}
+
+void agent_option_table_init(struct agent_option_table *table)
+{
+    memcpy(table->options, rows, sizeof rows);
+    row_of(table, "advertise")->check = check_worker_url;
+    row_of(table, "engine")->check = check_worker_url;
+    row_of(table, "kv-events")->check = engine_endpoint_check;
+    row_of(table, "kv-replay")->check = engine_endpoint_check;
+    row_of(table, "log-format")->words = log_format_words;
+    row_of(table, "log-level")->words = log_level_words;
+    row_of(table, "redis")->check = check_redis_url;
+    table->table = (struct option_table){table->options, AGENT_OPTION_COUNT, "SAMOVAR_AGENT_"};
+}
+
+/* An error of nobody's line: it counts where the option came from, so that the exit code fits. */
+static void refuse(struct option_set *set, const char *name, const char *what, const char *advice)
+{
+    struct option_place place = {.origin = option_set_origin(set, name), .text = name};
+
+    if (place.origin.source == OPTION_FROM_DEFAULT)
+        place.origin.source = OPTION_FROM_FLAG;
+    option_set_error(set, &place, advice, "%s", what);
+}
+
+/* What no single option can see. */
+static void check_together(struct option_set *set, const struct agent_options *options)
+{
+    struct engine_spec specs[ENGINE_WORKER_COUNT_MAX];
+    char why[ENGINE_SPEC_WHY_BYTES];
+    const char *option;
+
+    if (engine_specs_make(options, specs, &option, why) < 0)
+        refuse(set, option, why, "");
+    if (options->redis[0] == '\0')
+        refuse(set, "redis", "there is no map to report to", "add --redis redis://host:6379");
+    if (options->secret_file[0] == '\0')
+        refuse(set, "secret-file", "names cannot be made without the cluster's secret",
+               "add --secret-file FILE, the same as the routers'");
+}
+
+int agent_options_parse(struct option_set *set, const struct agent_option_table *table,
+                        struct agent_options *options, struct options_input input)
+{
+    option_set_init(set, &table->table, options);
+    option_set_read_flags(set, input.argc, input.argv);
+    if (options->help || options->version || options->man)
+        return EXIT_CODE_OK;
+    option_set_read_env(set, input.envp);
+    if (options->config[0] != '\0')
+        option_set_read_file(set, options->config);
+    if (!option_set_has_errors(set))
+        check_together(set, options);
+    if (set->flag_error_count > 0)
+        return EXIT_CODE_USAGE;
+    return set->config_error_count > 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
+}
+
+int agent_options_help(const struct agent_option_table *table, struct buf *out)
+{
+    int status = buf_append(
+        out, SLICE("Usage: samovar-agent --engine URL --kv-events ENDPOINT --redis URL "
+                   "--secret-file FILE [OPTION ...]\n"
+                   "\n"
+                   "Tells routers what the engines of this node hold in their caches.\n"
+                   "A flag wins over the environment, that over the file, that over the "
+                   "default.\n"));
+
+    return status < 0 ? status : option_table_help(&table->table, out);
+}
+
+static const char man_head[] =
+    ".TH SAMOVAR\\-AGENT 1 \"\" \"Samovar " SAMOVAR_VERSION "\"\n"
+    ".ad l\n"
+    ".SH NAME\n"
+    "samovar\\-agent \\- tell routers what the engines of this node hold in their caches\n"
+    ".SH SYNOPSIS\n"
+    ".B samovar\\-agent \\-\\-engine\n"
+    ".I URL\n"
+    ".B \\-\\-kv\\-events\n"
+    ".I ENDPOINT\n"
+    ".B \\-\\-redis\n"
+    ".I URL\n"
+    ".B \\-\\-secret\\-file\n"
+    ".I FILE\n"
+    "[\\fIOPTION\\fR ...]\n"
+    ".SH DESCRIPTION\n"
+    "Listens to what inference servers publish about their KV caches, joins their blocks of tokens\n"
+    "with the blocks of text that routers know, and keeps a map of them in Redis up to date.\n"
+    ".PP\n"
+    "A flag wins over the environment, that over the file, that over the default. All mistakes "
+    "are\n"
+    "told at once.\n";
+
+static const char man_tail[] =
+    ".SH FILES\n"
+    "The file that \\-\\-config names is YAML: one line `name: value` an option, by the names "
+    "above\n"
+    "without dashes; lists as [a, b], or one `\\- value` a line. Lists about engines have the\n"
+    "order of `engine`.\n"
+    ".PP\n"
+    ".nf\n"
+    "engine:\n"
+    "  \\- http://127.0.0.1:8000\n"
+    "  \\- http://127.0.0.1:8001\n"
+    "advertise: [http://10.0.0.1:8000, http://10.0.0.1:8001]\n"
+    "kv\\-events: [tcp://127.0.0.1:5557, tcp://127.0.0.1:5567]\n"
+    "kv\\-replay: [tcp://127.0.0.1:5558, tcp://127.0.0.1:5568]\n"
+    "redis: redis://agent@10.0.0.9\n"
+    ".fi\n"
+    ".SH SIGNALS\n"
+    ".TP\n"
+    ".B SIGTERM, SIGINT\n"
+    "Saves its state, takes back what it claims, and ends.\n"
+    ".SH EXIT STATUS\n"
+    "0 ended well, 1 failed, 2 wrong flags, 3 wrong file or environment, 4 an address cannot be\n"
+    "listened on.\n"
+    ".SH SEE ALSO\n"
+    ".B samovar\\-router\\fR(1)\n";
+
+int agent_options_man(const struct agent_option_table *table, struct buf *out)
+{
+    int status = buf_append(out, slice_of_string(man_head));
+
+    if (status == 0)
+        status = option_table_man(&table->table, out);
+    return status < 0 ? status : buf_append(out, slice_of_string(man_tail));
+}
+
+/* ---- doubts ---- */
+
+static void doubt(const char *option, const char *why, const char *advice)
+{
+    LOG(LOG_WARN, "option_doubtful", log_text("option", option), log_text("why", why),
+        log_text("advice", advice));
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
+           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
+}
+
+/* A router on another machine would send its requests to itself. */
+static bool is_any_unreachable(const struct agent_options *options)
+{
+    const struct option_list *list =
+        options->advertise.count > 0 ? &options->advertise : &options->engine;
+    char ignored[WORKER_URL_WHY_BYTES];
+    struct worker_url url;
+    struct redis_url redis;
+
+    if (redis_url_parse(slice_of_string(options->redis), &redis, ignored) < 0 ||
+        redis.host[0] == '\0' || is_loopback(redis.host))
+        return false; /* all of it runs on one machine */
+    for (size_t i = 0; i < list->count; i++)
+        if (worker_url_parse(slice_of_string(list->items[i]), &url, ignored) == 0 &&
+            is_loopback(url.host))
+            return true;
+    return false;
+}
+
+void agent_options_log_doubts(const struct agent_options *options)
+{
+    if (!is_loopback(options->admin_host))
+        doubt("admin-host", "whoever reaches this address reads the metrics: it has no password",
+              "use 127.0.0.1, or an address that only the operators reach");
+    if (is_any_unreachable(options))
+        doubt("advertise", "routers on other machines cannot reach a loopback address",
+              "name the address that they reach the engine at");
+    if (options->kv_replay.count == 0)
+        doubt("kv-replay",
+              "what a warm engine holds is not known, and each lost message costs all that is",
+              "give engines a replay_endpoint (vLLM: --kv-events-config), and name it here");
+    if (options->state_dir[0] == '\0')
+        doubt("state-dir", "a restart of the agent forgets how text and tokens are joined",
+              "name a directory of its own");
+}

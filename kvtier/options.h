@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * options: what can be set of the agent, one row each in options.def, and how it is read at the
+ * start. Start of the process only.
+ */
+#ifndef KVTIER_OPTIONS_H
+#define KVTIER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/runtime/exit_code.h"
+#include "backends/runtime/option.h"
+
+/* A field per row of options.def; texts and lists live in the set they were read with. */
+struct agent_options {
+#define OPTION_TYPE_TEXT     const char *
+#define OPTION_TYPE_ENUM     int
+#define OPTION_TYPE_INTEGER  uint64_t
+#define OPTION_TYPE_DURATION uint64_t
+#define OPTION_TYPE_BOOL     bool
+#define OPTION_TYPE_LIST     struct option_list
+#define OPTION(field, name, kind, default_text, min, max, unit, phase, group, help)                \
+    OPTION_TYPE_##kind field;
+#include "kvtier/options.def"
+};
+
+enum {
+    AGENT_OPTION_COUNT = 0
+#define OPTION(field, name, kind, default_text, min, max, unit, phase, group, help) +1
+#include "kvtier/options.def"
+};
+
+/* The rows. Self-referential: do not copy it. */
+struct agent_option_table {
+    struct option_table table;
+    struct option options[AGENT_OPTION_COUNT];
+};
+
+void agent_option_table_init(struct agent_option_table *table);
+
+/*
+ * Reads flags, environment and, if one is named, the file. Initialises set over table and options;
+ * set owns what options points to: release it when they are no longer needed. Returns an exit code:
+ * EXIT_CODE_OK, or _USAGE or _CONFIG with all that is wrong in set->errors. With --help, --man or
+ * --version nothing but the flags is read.
+ */
+MUST_CHECK int agent_options_parse(struct option_set *set, const struct agent_option_table *table,
+                                   struct agent_options *options, struct options_input input);
+
+/* The whole text of `samovar-agent --help`, and of `samovar-agent --man`. */
+MUST_CHECK int agent_options_help(const struct agent_option_table *table, struct buf *out);
+MUST_CHECK int agent_options_man(const struct agent_option_table *table, struct buf *out);
+
+/* Logs what is legal and yet most likely a mistake. */
+void agent_options_log_doubts(const struct agent_options *options);
+
+#endif
