@@ -9,6 +9,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/load_share.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
 #include "router/relay.h"
@@ -111,19 +112,25 @@ static double start_weight(const struct worker *worker, uint64_t now_ms)
     return share >= 1 ? 1 : share > START_WEIGHT_MIN ? share : START_WEIGHT_MIN;
 }
 
+static uint32_t capped(uint64_t count)
+{
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
+}
+
 static struct worker_view view_of(const struct exchange *exchange, const struct worker *worker)
 {
     const struct relay *relay = exchange->relay;
     const struct residency_match *match = &relay->matches[worker->index];
+    struct load_sum others = load_share_find(relay->loads, worker->name_hash);
     uint64_t now_ms = io_loop_now_ms(relay->io);
 
     return (struct worker_view){
         .worker = worker->index,
         .rung = match->block_count > 0 ? ROUTE_RUNG_GUESS : ROUTE_RUNG_LOAD,
         .matched_tokens = tokens_of(exchange, match->bytes),
-        .in_flight = worker->own.in_flight,
-        .queued_tokens = worker->own.queued_tokens,
-        .decoding = worker->own.decoding,
+        .in_flight = capped(worker->own.in_flight + others.in_flight),
+        .queued_tokens = worker->own.queued_tokens + (double)others.queued_tokens,
+        .decoding = capped(worker->own.decoding + others.decoding),
         .has_report = worker->report.is_known,
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
@@ -221,6 +228,7 @@ static void count_attempt(struct exchange *exchange)
     worker->own.queued_tokens += exchange->queued_tokens;
     exchange->trial = worker_begin_attempt(worker);
     exchange->is_counted = true;
+    load_share_touch(exchange->relay->loads);
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
         residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
                               exchange->block_count,
@@ -433,4 +441,5 @@ void exchange_send(struct exchange *exchange)
     exchange_move(exchange, EXCHANGE_EVENT_SENT);
     relay_wait(relay, RELAY_WAIT_UPSTREAM_HEADER, &exchange->deadline);
     worker_conn_send(exchange->conn, pieces, count);
+    exchange_tell_sent(exchange);
 }

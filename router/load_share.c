@@ -57,6 +57,12 @@ static void free_when_over(struct load_share *share)
 
 /* ---- telling ---- */
 
+/* A sum of doubles: it may have dust. */
+static uint32_t tokens_of(double tokens)
+{
+    return tokens <= 0 ? 0 : tokens < UINT32_MAX ? (uint32_t)tokens : UINT32_MAX;
+}
+
 static size_t own_loads(const struct load_share *share,
                         struct residency_load loads[RESIDENCY_LOAD_COUNT_MAX])
 {
@@ -70,7 +76,7 @@ static size_t own_loads(const struct load_share *share,
         loads[count++] = (struct residency_load){
             .worker = worker->name_hash,
             .in_flight = worker->own.in_flight,
-            .queued_tokens = (uint32_t)worker->own.queued_tokens,
+            .queued_tokens = tokens_of(worker->own.queued_tokens),
             .decoding = worker->own.decoding,
         };
     }
@@ -277,6 +283,7 @@ struct load_share_stats load_share_stats(const struct load_share *share)
     stats = share->stats;
     stats.refused_total = share->table.refused_total;
     stats.router_count = (uint32_t)load_table_router_count(&share->table);
+    stats.in_flight = load_table_in_flight(&share->table);
     return stats;
 }
 

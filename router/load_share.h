@@ -40,7 +40,8 @@ struct load_share_stats {
     uint64_t untold_total;  /* that it has not */
     uint64_t heard_total;   /* of others and of this router itself */
     uint64_t refused_total; /* not understood */
-    uint32_t router_count;  /* others that are heard now */
+    uint32_t router_count;  /* others that are heard now, */
+    uint64_t in_flight;     /* and what they have in flight */
 };
 
 struct load_share_stats load_share_stats(const struct load_share *share);

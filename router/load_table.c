@@ -189,6 +189,15 @@ size_t load_table_router_count(const struct load_table *table)
     return table->router_count;
 }
 
+uint64_t load_table_in_flight(const struct load_table *table)
+{
+    uint64_t in_flight = 0;
+
+    for (size_t i = 0; i < table->sum_count; i++)
+        in_flight += table->sums[i].in_flight; /* 0 in those that are free */
+    return in_flight;
+}
+
 void load_table_release(struct load_table *table)
 {
     for (size_t i = 0; i < table->router_count; i++)

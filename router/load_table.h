@@ -55,8 +55,9 @@ void load_table_expire(struct load_table *table, uint64_t now_ms);
 /* All zero where nobody else has anything. */
 struct load_sum load_table_find(const struct load_table *table, uint64_t name_hash);
 
-/* Other routers that are heard. */
+/* Other routers that are heard, and all that they have in flight. */
 size_t load_table_router_count(const struct load_table *table);
+uint64_t load_table_in_flight(const struct load_table *table);
 
 /* Frees everything; may be called twice, and after a failed init. */
 void load_table_release(struct load_table *table);

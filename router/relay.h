@@ -48,6 +48,8 @@ enum relay_wait {
 enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
 
 struct fleet;
+struct join;
+struct load_share;
 
 /* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between
  * batches, so that all exchanges share it. */
@@ -82,6 +84,8 @@ struct relay {
     struct residency_index *guess_index; /* what guess believes */
     struct residency_guess *guess;
     struct response_table *responses;
+    struct join *join;        /* tells agents of attempts; NULL: there is no map */
+    struct load_share *loads; /* what other routers have in flight; NULL: nobody says */
     const struct policy *policy;
     struct policy_state *policy_state;
     struct json_scanner *scanner;      /* of the loop thread */
