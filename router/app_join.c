@@ -51,9 +51,7 @@ static void on_away(void *ctx, int error, const char *why)
 
 static struct residency_agent find_agent(void *ctx, const struct worker *worker)
 {
-    (void)ctx;
-    (void)worker;
-    return (struct residency_agent){0};
+    return relay_agent(ctx, worker);
 }
 
 /* Never 0, and never the same for two routers, seed or not. */

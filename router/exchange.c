@@ -249,6 +249,7 @@ static void take_back_prompt(struct exchange *exchange)
     struct relay *relay = exchange->relay;
     uint32_t index = exchange->worker->index;
 
+    residency_guess_settle(relay->guess, exchange->making);
     residency_guess_correct(relay->guess, index, exchange->blocks, exchange->block_count,
                             exchange->matched_count);
     policy_take_back(relay->policy, relay->policy_state,

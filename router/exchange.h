@@ -26,6 +26,7 @@
 #include "router/prompt/anchor_plan.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
+#include "router/residency/residency_sync.h"
 #include "router/retry.h"
 #include "router/stream_filter.h"
 
@@ -112,13 +113,16 @@ struct exchange {
     struct worker_conn *conn;
     double matched_tokens;
     uint32_t matched_count;
-    uint32_t exact_count;   /* of the first blocks: the map says that worker has them */
-    double queued_tokens;   /* what worker->own.queued_tokens holds for us */
-    bool is_counted;        /* worker->own counts us */
-    bool is_decoding;       /* in own.decoding, not in queued_tokens any more */
-    bool asks_usage;        /* this attempt's request has the splice */
-    bool was_usage_refused; /* this worker answered 400 to the splice */
-    bool is_fresh_only;     /* after a stale connection */
+    double claimed_tokens;  /* of them: its agent, which was believed, says that they are cached */
+    uint32_t claimed_count; /* blocks that its agent claims, believed or not */
+    enum residency_doubt doubt; /* why its agent was not believed */
+    uint32_t making;            /* what is new in the prompt, as the guess numbers it; 0: nothing */
+    double queued_tokens;       /* what worker->own.queued_tokens holds for us */
+    bool is_counted;            /* worker->own counts us */
+    bool is_decoding;           /* in own.decoding, not in queued_tokens any more */
+    bool asks_usage;            /* this attempt's request has the splice */
+    bool was_usage_refused;     /* this worker answered 400 to the splice */
+    bool is_fresh_only;         /* after a stale connection */
     uint64_t attempt_us;
     uint32_t trial;              /* of worker_begin_attempt() */
     double given_ms;             /* what the policy noted as given to worker */

@@ -26,7 +26,7 @@ static void begin_notes(struct exchange *exchange)
         .blocks = exchange->blocks,
         .block_count = exchange->block_count,
         .closed_count = exchange->closed_count,
-        .exact_count = exchange->exact_count,
+        .exact_count = exchange->claimed_count,
         .predicted_ttft_ms = exchange->client->record.predicted_ttft_ms,
         .body = is_sent ? &exchange->body : NULL,
         .splice_at = exchange->splice_at,

@@ -215,6 +215,7 @@ static void count_first_byte(struct exchange *exchange)
     worker->own.queued_tokens -= exchange->queued_tokens;
     exchange->queued_tokens = 0;
     load_share_touch(exchange->relay->loads);
+    residency_guess_settle(exchange->relay->guess, exchange->making); /* its prompt is made */
 }
 
 /* The worker asks for a pause. One request gives a pause to one worker: a request that each of them

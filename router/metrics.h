@@ -23,6 +23,7 @@
 #include "router/prompt/anchor_plan.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/residency/residency_sync.h"
 #include "router/response_table.h"
 
 struct worker_set;
@@ -87,6 +88,7 @@ enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT 
 enum {
     METRICS_COUNT_anchor = ANCHOR_OUTCOME_COUNT,
     METRICS_COUNT_api = API_COUNT,
+    METRICS_COUNT_doubt = RESIDENCY_DOUBT_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,
     METRICS_COUNT_reject = REJECT_REASON_COUNT,

@@ -93,6 +93,8 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_u64(is_relayed ? "attempts" : NULL, record->attempt_count),
         log_u64(is_relayed ? "prompt_blocks" : NULL, record->prompt_block_count),
         log_u64(is_chosen ? "matched_blocks" : NULL, record->matched_block_count),
+        log_u64(record->claimed_block_count > 0 ? "claimed_blocks" : NULL,
+                record->claimed_block_count),
         log_u64(is_chosen ? "predicted_cached_tokens" : NULL,
                 (uint64_t)record->predicted_cached_tokens),
         log_u64(record->has_cached ? "cached_tokens" : NULL, record->cached_tokens),

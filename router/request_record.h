@@ -51,6 +51,7 @@ struct request_record {
     uint32_t attempt_count;
     uint32_t prompt_block_count;
     uint32_t matched_block_count;
+    uint32_t claimed_block_count; /* of them, by the worker's agent */
     double predicted_ttft_ms;
     double predicted_cached_tokens;
     bool has_usage;
