@@ -25,6 +25,7 @@
 #include "router/api/public.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
+#include "router/join/join.h"
 #include "router/residency_map.h"
 #include "router/worker_key.h"
 
@@ -79,6 +80,7 @@ static void stop(struct app *app)
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
     each_client(&app->relay, client_conn_kill);
+    app_stop_join(app);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
     if (app->relay.map != NULL)
@@ -151,10 +153,13 @@ static void on_lag(uv_timer_t *timer)
 {
     struct app *app = timer->data;
     uint64_t now_ns = uv_hrtime();
+    uint64_t late_ns = now_ns > app->lag_due_ns ? now_ns - app->lag_due_ns : 0;
 
-    if (app->lag_due_ns > 0)
-        histogram_observe(&app->relay.stats.loop_lag_seconds,
-                          now_ns > app->lag_due_ns ? (double)(now_ns - app->lag_due_ns) / 1e9 : 0);
+    if (app->lag_due_ns > 0) {
+        histogram_observe(&app->relay.stats.loop_lag_seconds, (double)late_ns / 1e9);
+        if (app->relay.join != NULL)
+            join_note_lag(app->relay.join, late_ns / 1000000);
+    }
     app->lag_due_ns = now_ns + (uint64_t)LAG_PERIOD_MS * 1000000;
 }
 
@@ -234,6 +239,8 @@ static void apply(struct app *app, const struct router_options *options)
     struct relay *relay = &app->relay;
 
     relay_configure(relay, relay_config_of(options));
+    if (relay->join != NULL)
+        join_configure(relay->join, options->anchor_bytes_min, (uint32_t)options->anchor_rate_max);
     apply_policy(relay, options->policy);
     fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
     if (relay->map != NULL)
@@ -493,36 +500,6 @@ static int start_fleet(struct app *app, const struct router_options *options)
     return status < 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
 }
 
-/* What agents say of the workers, where there is a map. */
-static int start_map(struct app *app, const struct router_options *options)
-{
-    struct residency_map_config config = {.leave_ms = options->redis_leave_ms};
-    struct private_file password = {.len = 0};
-    const char *path = options->redis_password_file;
-    char why[PRIVATE_FILE_WHY_BYTES];
-    int status = 0;
-
-    if (app->relay.sync == NULL)
-        return EXIT_CODE_OK;
-    config.feed.fingerprint = app->relay.fingerprint;
-    if (*path != '\0') {
-        status = private_file_read(&password, "redis-password-file", path, why);
-        if (status == 0)
-            status = private_file_first_line(&password, "redis-password-file", path, why);
-        config.feed.password = password.bytes;
-    }
-    if (status == 0)
-        status = redis_url_parse(slice_of_string(options->redis), &config.feed.url, why);
-    if (status == 0) {
-        snprintf(why, sizeof why, "no memory for the map");
-        status = residency_map_open(&app->relay, config, &app->relay.map);
-    }
-    private_file_release(&password);
-    if (status < 0)
-        fprintf(stderr, "samovar-router: %s\n", why);
-    return status < 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
-}
-
 int app_init(struct app *app, struct config *config)
 {
     const struct router_options *options = config_options(config);
@@ -557,7 +534,9 @@ int app_init(struct app *app, struct config *config)
     if (code == EXIT_CODE_OK)
         code = start_fleet(app, options);
     if (code == EXIT_CODE_OK)
-        code = start_map(app, options);
+        code = app_start_map(app, options);
+    if (code == EXIT_CODE_OK)
+        code = app_start_join(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
 
@@ -572,6 +551,7 @@ void app_release(struct app *app)
 
     stop(app);
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
+    join_destroy(relay->join);
     fleet_destroy(app->fleet);
     worker_key_forget(&app->worker_authorization);
     policy_state_destroy(relay->policy_state);

@@ -12,6 +12,7 @@
 #include "backends/runtime/log.h"
 #include "router/client_conn.h"
 #include "router/endpoint.h"
+#include "router/load_share.h"
 #include "router/relay.h"
 
 /*
@@ -262,6 +263,7 @@ void exchange_end_attempt(struct exchange *exchange)
 
     deadline_disarm(&exchange->deadline);
     deadline_disarm(&exchange->silence);
+    exchange_end_notes(exchange);
     if (exchange->is_counted) {
         assert(worker->own.in_flight > 0);
         worker->own.in_flight--;
@@ -277,6 +279,7 @@ void exchange_end_attempt(struct exchange *exchange)
         exchange->is_counted = false;
         exchange->is_decoding = false;
         exchange->queued_tokens = 0;
+        load_share_touch(exchange->relay->loads);
     }
     if (exchange->conn != NULL)
         worker_pool_return(&exchange->conn);

@@ -106,6 +106,7 @@ void exchange_learn_usage(struct exchange *exchange)
     record->completion_tokens = usage->completion_tokens;
     record->cached_tokens = usage->cached_tokens;
     stats->prompt_tokens_total += usage->prompt_tokens;
+    exchange_tell_usage(exchange);
     learn_tokens_per_byte(exchange, usage);
     if (!usage->has_cached || exchange->block_count == 0) /* nothing was predicted */
         return;
@@ -128,6 +129,7 @@ static void learn_answer(struct exchange *exchange)
 
     if (count == 0)
         return;
+    exchange_tell_answer(exchange, blocks, count);
     if (exchange->closed_count > 0)
         parent = exchange->blocks[exchange->closed_count - 1];
     residency_guess_extend(exchange->relay->guess, exchange->worker->index, parent, blocks, count,

@@ -9,6 +9,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/load_share.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
 #include "router/relay.h"
@@ -106,12 +107,16 @@ static double start_weight(const struct worker *worker, uint64_t now_ms)
     return share >= 1 ? 1 : share > START_WEIGHT_MIN ? share : START_WEIGHT_MIN;
 }
 
-/* Whether an agent can come to know such a prompt: who asks how many tokens it is asks for chats
- * and completions. */
+static uint32_t capped(uint64_t count)
+{
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
+}
+
+/* Whether an agent can come to know such a prompt. */
 static bool can_anchor(const struct exchange *exchange, const struct residency_agent *agent)
 {
-    return (agent->block_tokens > 0 || agent->has_anchors) &&
-           (exchange->api == API_CHAT || exchange->api == API_COMPLETIONS);
+    return agent->has_anchors ||
+           (agent->block_tokens > 0 && exchange->plan.source != ANCHOR_SOURCE_NONE);
 }
 
 /* relay->claims and relay->matches are of this prompt. */
@@ -149,14 +154,16 @@ static struct relay_known known_of(const struct exchange *exchange, const struct
 static struct worker_view view_of(const struct relay *relay, const struct worker *worker,
                                   const struct ladder_step *step)
 {
+    struct load_sum others = load_share_find(relay->loads, worker->name_hash);
+
     return (struct worker_view){
         .worker = worker->index,
         .rung = step->rung,
         .matched_tokens = step->matched_tokens,
         .pending_tokens = step->pending_tokens,
-        .in_flight = worker->own.in_flight,
-        .queued_tokens = worker->own.queued_tokens,
-        .decoding = worker->own.decoding,
+        .in_flight = capped(worker->own.in_flight + others.in_flight),
+        .queued_tokens = worker->own.queued_tokens + (double)others.queued_tokens,
+        .decoding = capped(worker->own.decoding + others.decoding),
         .has_report = worker->report.is_known,
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
@@ -321,6 +328,7 @@ static void count_attempt(struct exchange *exchange)
     worker->own.queued_tokens += exchange->queued_tokens;
     exchange->trial = worker_begin_attempt(worker);
     exchange->is_counted = true;
+    load_share_touch(exchange->relay->loads);
     if (exchange->relay->sync != NULL && exchange->doubt != RESIDENCY_DOUBT_NONE)
         exchange->relay->stats.choices_doubted_total[exchange->doubt]++;
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
@@ -533,4 +541,5 @@ void exchange_send(struct exchange *exchange)
     exchange_move(exchange, EXCHANGE_EVENT_SENT);
     relay_wait(relay, RELAY_WAIT_UPSTREAM_HEADER, &exchange->deadline);
     worker_conn_send(exchange->conn, pieces, count);
+    exchange_tell_sent(exchange);
 }

@@ -17,6 +17,9 @@
 #include "backends/runtime/must_check.h"
 #include "router/api/api.h"
 #include "router/end_reason.h"
+#include "router/join/note_post.h"
+#include "router/join/token_asker.h"
+#include "router/load_share.h"
 #include "router/policy/policy.h"
 #include "router/prompt/anchor_plan.h"
 #include "router/residency/residency_guess.h"
@@ -126,7 +129,12 @@ struct metrics_sources {
     struct residency_guess_stats guess;
     struct response_table_stats responses;
     const struct metrics_map *map; /* NULL: there is none */
-    uint32_t dns_names_failing;    /* of the fleet */
+    struct load_share_stats loads;
+    struct note_post_stats notes;
+    struct token_asker_stats asker;
+    uint64_t handed_over_total; /* blocks, of join */
+    uint64_t handover_kept_total;
+    uint32_t dns_names_failing; /* of the fleet */
     uint64_t dns_lookups_failed_total;
     uint64_t log_dropped_count;
 };

@@ -100,6 +100,8 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_u64(record->has_cached ? "cached_tokens" : NULL, record->cached_tokens),
         log_u64(has_usage ? "prompt_tokens" : NULL, record->prompt_tokens),
         log_u64(has_usage ? "completion_tokens" : NULL, record->completion_tokens),
+        log_text(record->anchor != NULL ? "anchor" : NULL,
+                 record->anchor != NULL ? record->anchor : ""),
         log_decimal(is_chosen ? "predicted_ttft_ms" : NULL, record->predicted_ttft_ms),
         log_decimal(is_chosen ? "queue_ms" : NULL, ms_between(record->parsed_us, record->sent_us)),
         log_decimal(is_chosen ? "connect_ms" : NULL, (double)record->connect_us / 1000),
