@@ -58,4 +58,7 @@ void app_release(struct app *app);
 MUST_CHECK int app_start_join(struct app *app, const struct router_options *options);
 void app_stop_join(struct app *app);
 
+/* The same of what agents say to it. */
+MUST_CHECK int app_start_map(struct app *app, const struct router_options *options);
+
 #endif
