@@ -25,6 +25,7 @@
 #include "router/api/public.h"
 #include "router/client_conn.h"
 #include "router/exchange.h"
+#include "router/join/join.h"
 #include "router/worker_key.h"
 
 /*
@@ -78,6 +79,7 @@ static void stop(struct app *app)
     listener_close(&app->listener);
     listener_close(&app->admin_listener);
     each_client(&app->relay, client_conn_kill);
+    app_stop_join(app);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
     if (app->fleet != NULL) /* else the start came to nothing */
@@ -148,10 +150,13 @@ static void on_lag(uv_timer_t *timer)
 {
     struct app *app = timer->data;
     uint64_t now_ns = uv_hrtime();
+    uint64_t late_ns = now_ns > app->lag_due_ns ? now_ns - app->lag_due_ns : 0;
 
-    if (app->lag_due_ns > 0)
-        histogram_observe(&app->relay.stats.loop_lag_seconds,
-                          now_ns > app->lag_due_ns ? (double)(now_ns - app->lag_due_ns) / 1e9 : 0);
+    if (app->lag_due_ns > 0) {
+        histogram_observe(&app->relay.stats.loop_lag_seconds, (double)late_ns / 1e9);
+        if (app->relay.join != NULL)
+            join_note_lag(app->relay.join, late_ns / 1000000);
+    }
     app->lag_due_ns = now_ns + (uint64_t)LAG_PERIOD_MS * 1000000;
 }
 
@@ -231,6 +236,8 @@ static void apply(struct app *app, const struct router_options *options)
     struct relay *relay = &app->relay;
 
     relay_configure(relay, relay_config_of(options));
+    if (relay->join != NULL)
+        join_configure(relay->join, options->anchor_bytes_min, (uint32_t)options->anchor_rate_max);
     apply_policy(relay, options->policy);
     fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
     log_set_level((enum log_level)options->log_level);
@@ -513,6 +520,8 @@ int app_init(struct app *app, struct config *config)
         code = start_parse_threads(app, options);
     if (code == EXIT_CODE_OK)
         code = start_fleet(app, options);
+    if (code == EXIT_CODE_OK)
+        code = app_start_join(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
 
@@ -527,6 +536,7 @@ void app_release(struct app *app)
 
     stop(app);
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
+    join_destroy(relay->join);
     fleet_destroy(app->fleet);
     worker_key_forget(&app->worker_authorization);
     policy_state_destroy(relay->policy_state);

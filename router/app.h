@@ -19,6 +19,8 @@
 #include "router/listener.h"
 #include "router/relay.h"
 
+struct redis_link;
+
 struct app {
     struct config *config;
     struct io_loop io;
@@ -37,6 +39,9 @@ struct app {
     uint64_t drain_ms;
     bool is_draining;
     bool is_stopping;
+    struct redis_link *notes_link; /* what this router says goes through it; NULL: no Redis */
+    bool has_notes_link;           /* it was up when it was last looked at */
+    uint64_t router_id;            /* of this process, in what it says */
 };
 
 /* Sets everything up, and keeps config to read it again at SIGHUP. An exit code: EXIT_CODE_OK, or
@@ -47,5 +52,10 @@ MUST_CHECK int app_init(struct app *app, struct config *config);
 void app_run(struct app *app);
 
 void app_release(struct app *app);
+
+/* Private to app*.c: what this router says to agents and to other routers. Does nothing without
+ * redis. The start gives an exit code. */
+MUST_CHECK int app_start_join(struct app *app, const struct router_options *options);
+void app_stop_join(struct app *app);
 
 #endif

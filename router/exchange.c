@@ -12,6 +12,7 @@
 #include "backends/runtime/log.h"
 #include "router/client_conn.h"
 #include "router/endpoint.h"
+#include "router/load_share.h"
 #include "router/relay.h"
 
 /*
@@ -248,6 +249,7 @@ static void take_back_prompt(struct exchange *exchange)
     struct relay *relay = exchange->relay;
     uint32_t index = exchange->worker->index;
 
+    residency_guess_settle(relay->guess, exchange->making);
     residency_guess_correct(relay->guess, index, exchange->blocks, exchange->block_count,
                             exchange->matched_count);
     policy_take_back(relay->policy, relay->policy_state,
@@ -261,6 +263,7 @@ void exchange_end_attempt(struct exchange *exchange)
 
     deadline_disarm(&exchange->deadline);
     deadline_disarm(&exchange->silence);
+    exchange_end_notes(exchange);
     if (exchange->is_counted) {
         assert(worker->own.in_flight > 0);
         worker->own.in_flight--;
@@ -276,6 +279,7 @@ void exchange_end_attempt(struct exchange *exchange)
         exchange->is_counted = false;
         exchange->is_decoding = false;
         exchange->queued_tokens = 0;
+        load_share_touch(exchange->relay->loads);
     }
     if (exchange->conn != NULL)
         worker_pool_return(&exchange->conn);

@@ -4,8 +4,8 @@
  * exchange: one client request that an engine answers, and its answer: parse, choose, attempt,
  * relay, and the one place where it ends. exchange.c has its life and its end, exchange_parse.c the
  * body, exchange_route.c the choice, exchange_stored.c what belongs to one worker, exchange_relay.c
- * what a worker sends, exchange_learn.c what that teaches, exchange_keepalive.c what its client
- * gets while the worker is silent. Loop thread only.
+ * what a worker sends, exchange_learn.c what that teaches, exchange_join.c what agents are told of
+ * it, exchange_keepalive.c what its client gets while the worker is silent. Loop thread only.
  */
 #ifndef ROUTER_EXCHANGE_H
 #define ROUTER_EXCHANGE_H
@@ -23,11 +23,14 @@
 #include "router/end_reason.h"
 #include "router/metrics.h"
 #include "router/poison_table.h"
+#include "router/prompt/anchor_plan.h"
 #include "router/prompt/answer_stream.h"
 #include "router/prompt/prompt_stream.h"
+#include "router/residency/residency_sync.h"
 #include "router/retry.h"
 #include "router/stream_filter.h"
 
+struct attempt_notes;
 struct client_conn;
 struct client_handler;
 struct parse_job;
@@ -97,27 +100,34 @@ struct exchange {
     uint64_t prompt_bytes; /* of the canonical stream */
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
-    uint64_t body_session;  /* key of the session that the body names; 0: none */
-    bool has_one_prompt;    /* usage counts this prompt alone */
-    bool is_pinned;         /* one worker has what it needs: exchange_stored.c */
-    uint32_t pinned_worker; /* its index */
-    bool stores_response;   /* the id in its answer is to be remembered, once it is known */
-    uint64_t body_name;     /* by which relay->poison knows it */
+    uint64_t body_session;   /* key of the session that the body names; 0: none */
+    bool has_one_prompt;     /* usage counts this prompt alone */
+    bool is_pinned;          /* one worker has what it needs: exchange_stored.c */
+    uint32_t pinned_worker;  /* its index */
+    bool stores_response;    /* the id in its answer is to be remembered, once it is known */
+    uint64_t body_name;      /* by which relay->poison knows it */
+    struct anchor_plan plan; /* how it can be learned how many tokens the prompt is */
 
     /* The attempt at hand. */
     struct worker *worker;
     struct worker_conn *conn;
     double matched_tokens;
     uint32_t matched_count;
-    double queued_tokens;   /* what worker->own.queued_tokens holds for us */
-    bool is_counted;        /* worker->own counts us */
-    bool is_decoding;       /* in own.decoding, not in queued_tokens any more */
-    bool asks_usage;        /* this attempt's request has the splice */
-    bool was_usage_refused; /* this worker answered 400 to the splice */
-    bool is_fresh_only;     /* after a stale connection */
+    double claimed_tokens;  /* of them: its agent, which was believed, says that they are cached */
+    uint32_t claimed_count; /* blocks that its agent claims, believed or not */
+    enum residency_doubt doubt; /* why its agent was not believed */
+    uint32_t making;            /* what is new in the prompt, as the guess numbers it; 0: nothing */
+    double queued_tokens;       /* what worker->own.queued_tokens holds for us */
+    bool is_counted;            /* worker->own counts us */
+    bool is_decoding;           /* in own.decoding, not in queued_tokens any more */
+    bool asks_usage;            /* this attempt's request has the splice */
+    bool was_usage_refused;     /* this worker answered 400 to the splice */
+    bool is_fresh_only;         /* after a stale connection */
     uint64_t attempt_us;
-    uint32_t trial;  /* of worker_begin_attempt() */
-    double given_ms; /* what the policy noted as given to worker */
+    uint32_t trial;              /* of worker_begin_attempt() */
+    double given_ms;             /* what the policy noted as given to worker */
+    struct attempt_notes *notes; /* what its agent is told; NULL: nothing */
+    bool has_begun_notes;        /* it was decided whether */
 
     /* All attempts. */
     uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
@@ -186,6 +196,21 @@ void exchange_learn(struct exchange *exchange);
 
 /* Of an answer that broke off: what usage it told by then. */
 void exchange_learn_usage(struct exchange *exchange);
+
+/* Has agents told of the attempt at hand: as it is sent, where the engine itself says anchors, else
+ * when its answer has begun. Each but once; later calls do nothing. */
+void exchange_tell_sent(struct exchange *exchange);
+void exchange_tell_begun(struct exchange *exchange);
+
+/* The request's body will be asked about yet: it is to be kept. */
+bool exchange_keeps_body(const struct exchange *exchange);
+
+/* What its answer said of its tokens, and what it was. */
+void exchange_tell_usage(struct exchange *exchange);
+void exchange_tell_answer(struct exchange *exchange, const struct block *blocks, size_t count);
+
+/* The attempt is over: what is still being found out goes on without it. */
+void exchange_end_notes(struct exchange *exchange);
 
 /* The connection of the attempt at hand died while the worker was at work on it. */
 void exchange_note_death(struct exchange *exchange);

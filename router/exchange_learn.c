@@ -2,6 +2,7 @@
 
 #include "router/exchange.h"
 
+#include "backends/runtime/log.h"
 #include "router/client_conn.h"
 #include "router/relay.h"
 
@@ -27,6 +28,65 @@ static void learn_tokens_per_byte(struct exchange *exchange, const struct answer
         relay->tokens_per_byte += TOKENS_PER_BYTE_WEIGHT * (ratio - relay->tokens_per_byte);
 }
 
+/* At most so many of a prompt's tokens can be cached: an engine computes the last one in any case,
+ * and with it the block it is in. */
+static double cached_tokens_max(const struct exchange *exchange, uint64_t prompt_tokens)
+{
+    uint32_t block_tokens = relay_agent(exchange->relay, exchange->worker).block_tokens;
+
+    if (prompt_tokens == 0)
+        return 0;
+    return block_tokens == 0 ? (double)prompt_tokens
+                             : (double)((prompt_tokens - 1) / block_tokens * block_tokens);
+}
+
+/* What an agent claims is in tokens. What was guessed beyond it is a share of the rest of the
+ * prompt, whose size in tokens was an estimate until now. */
+static void finish_prediction(struct exchange *exchange, const struct answer_usage *usage)
+{
+    struct request_record *record = &exchange->client->record;
+    double claimed = exchange->claimed_tokens;
+    double guessed = record->predicted_cached_tokens - claimed;
+    double estimated_rest = exchange->prompt_tokens - claimed;
+    double rest = (double)usage->prompt_tokens - claimed;
+    double max = cached_tokens_max(exchange, usage->prompt_tokens);
+
+    if (estimated_rest > 0)
+        guessed *= rest > 0 ? rest / estimated_rest : 0;
+    record->predicted_cached_tokens = claimed + guessed < max ? claimed + guessed : max;
+    if (exchange->claimed_tokens > max)
+        exchange->claimed_tokens = max;
+}
+
+/* A worker whose agent is not believed any more is what answers say it is. */
+static void correct_guess(struct exchange *exchange, const struct answer_usage *usage)
+{
+    size_t kept = 0;
+
+    while (kept < exchange->block_count &&
+           (double)exchange->blocks[kept].end * (double)usage->prompt_tokens <=
+               (double)usage->cached_tokens * (double)exchange->prompt_bytes)
+        kept++;
+    residency_guess_correct(exchange->relay->guess, exchange->worker->index, exchange->blocks,
+                            exchange->block_count, kept);
+}
+
+/* The truth of what its agent claimed. */
+static void judge_agent(struct exchange *exchange, const struct answer_usage *usage)
+{
+    struct relay *relay = exchange->relay;
+    const struct worker *worker = exchange->worker;
+
+    if (relay->sync == NULL)
+        return;
+    if (residency_sync_answered(relay->sync, worker->index, exchange->claimed_tokens,
+                                (double)usage->cached_tokens, io_loop_now_ms(relay->io)))
+        LOG(LOG_WARN, "agent_quarantined", log_text("worker", worker->name),
+            log_text("why", "its engine does not have what it claims"));
+    if (relay_agent(relay, worker).doubt == RESIDENCY_DOUBT_TRUST)
+        correct_guess(exchange, usage);
+}
+
 void exchange_learn_usage(struct exchange *exchange)
 {
     const struct answer_usage *usage = &exchange->answer.usage;
@@ -46,16 +106,18 @@ void exchange_learn_usage(struct exchange *exchange)
     record->completion_tokens = usage->completion_tokens;
     record->cached_tokens = usage->cached_tokens;
     stats->prompt_tokens_total += usage->prompt_tokens;
+    exchange_tell_usage(exchange);
     learn_tokens_per_byte(exchange, usage);
     if (!usage->has_cached || exchange->block_count == 0) /* nothing was predicted */
         return;
-    /* What was predicted is a share of the prompt; its size in tokens was an estimate until now. */
-    if (exchange->has_one_prompt && exchange->prompt_tokens > 0)
-        record->predicted_cached_tokens *= (double)usage->prompt_tokens / exchange->prompt_tokens;
+    if (exchange->has_one_prompt)
+        finish_prediction(exchange, usage);
     error = record->predicted_cached_tokens - (double)usage->cached_tokens;
     stats->cached_tokens_total += usage->cached_tokens;
     stats->predicted_tokens_total += (uint64_t)record->predicted_cached_tokens;
     stats->prediction_error_tokens_total += (uint64_t)(error < 0 ? -error : error);
+    if (exchange->has_one_prompt)
+        judge_agent(exchange, usage);
 }
 
 /* The answer's text is the next turn's prefix: the worker holds that too. */
@@ -67,6 +129,7 @@ static void learn_answer(struct exchange *exchange)
 
     if (count == 0)
         return;
+    exchange_tell_answer(exchange, blocks, count);
     if (exchange->closed_count > 0)
         parent = exchange->blocks[exchange->closed_count - 1];
     residency_guess_extend(exchange->relay->guess, exchange->worker->index, parent, blocks, count,

@@ -192,6 +192,7 @@ static void keep_prompt(struct exchange *exchange, const struct body_parse *pars
     exchange->prompt_tokens = exchange->has_exact_tokens ? (double)prompt->token_ids
                               : is_named ? (double)prompt->bytes * exchange->relay->tokens_per_byte
                                          : unnamed_tokens(exchange);
+    exchange->plan = parse->plan;
     exchange->client->record.prompt_block_count = (uint32_t)prompt->block_count;
     /* Of a prompt that was named in part only, the answer continues nothing. */
     answer_stream_init(&exchange->answer, &parse->request,
@@ -343,7 +344,8 @@ static struct parse_job *make_job(struct exchange *exchange)
                                      .body = buf_slice(&job->body),
                                      .default_model = model,
                                      .secret = relay->secret,
-                                     .arena = &job->arena};
+                                     .arena = &job->arena,
+                                     .wants_plan = relay->join != NULL};
     return job;
 }
 
@@ -391,7 +393,8 @@ void exchange_parse(struct exchange *exchange)
                                    .body = buf_slice(&exchange->body),
                                    .default_model = default_model(relay),
                                    .secret = relay->secret,
-                                   .arena = &exchange->arena};
+                                   .arena = &exchange->arena,
+                                   .wants_plan = relay->join != NULL};
 
         body_parse_run(&parse, relay->scanner);
         take_parse(exchange, &parse);

@@ -11,6 +11,7 @@
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
 #include "router/cors.h"
+#include "router/load_share.h"
 #include "router/relay.h"
 
 /*
@@ -213,6 +214,8 @@ static void count_first_byte(struct exchange *exchange)
     worker->own.decoding++;
     worker->own.queued_tokens -= exchange->queued_tokens;
     exchange->queued_tokens = 0;
+    load_share_touch(exchange->relay->loads);
+    residency_guess_settle(exchange->relay->guess, exchange->making); /* its prompt is made */
 }
 
 /* The worker asks for a pause. One request gives a pause to one worker: a request that each of them
@@ -382,7 +385,8 @@ static void forget_request(struct exchange *exchange)
 {
     if (!worker_conn_is_sent(exchange->conn))
         return;
-    buf_release(&exchange->body);
+    if (!exchange_keeps_body(exchange))
+        buf_release(&exchange->body);
     buf_release(&exchange->request_head);
     buf_release(&exchange->head);
     worker_conn_forget_head(exchange->conn);
@@ -422,6 +426,8 @@ static void relay_batch(struct exchange *exchange, int status)
     flush(exchange, exchange->has_answer_end);
     if (is_first)
         client->record.overhead_us += clock_now_us() - exchange->batch_us;
+    if (status == 0) /* its client comes first */
+        exchange_tell_begun(exchange);
 
     if (exchange->is_client_lost || exchange->has_no_memory) {
         enum end_reason reason = exchange->is_client_lost ? END_CLIENT_ABORT : END_INTERNAL;
@@ -433,7 +439,7 @@ static void relay_batch(struct exchange *exchange, int status)
     } else if (status < 0) {
         truncate_answer(exchange, status);
     } else {
-        if (is_first)
+        if (is_first || buf_len(&exchange->body) > 0)
             forget_request(exchange);
         if (client_conn_is_congested(client)) {
             worker_conn_pause(exchange->conn);

@@ -9,6 +9,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "router/client_conn.h"
+#include "router/load_share.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
 #include "router/relay.h"
@@ -22,6 +23,8 @@
  */
 #define SLOW_START_MS    10000.0
 #define START_WEIGHT_MIN 0.2
+
+enum { PENDING_MS_MIN = 2000 }; /* what was sent is being made so long, if nothing is heard of it */
 
 /* ---- who may serve it ---- */
 
@@ -91,13 +94,6 @@ bool exchange_has_other_worker(const struct exchange *exchange)
 
 /* ---- what is known of each ---- */
 
-static double tokens_of(const struct exchange *exchange, uint64_t bytes)
-{
-    if (exchange->prompt_bytes == 0)
-        return 0;
-    return exchange->prompt_tokens * (double)bytes / (double)exchange->prompt_bytes;
-}
-
 static double start_weight(const struct worker *worker, uint64_t now_ms)
 {
     double share;
@@ -111,19 +107,63 @@ static double start_weight(const struct worker *worker, uint64_t now_ms)
     return share >= 1 ? 1 : share > START_WEIGHT_MIN ? share : START_WEIGHT_MIN;
 }
 
-static struct worker_view view_of(const struct exchange *exchange, const struct worker *worker)
+static uint32_t capped(uint64_t count)
+{
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
+}
+
+/* Whether an agent can come to know such a prompt. */
+static bool can_anchor(const struct exchange *exchange, const struct residency_agent *agent)
+{
+    return agent->has_anchors ||
+           (agent->block_tokens > 0 && exchange->plan.source != ANCHOR_SOURCE_NONE);
+}
+
+/* relay->claims and relay->matches are of this prompt. */
+static struct relay_known known_of(const struct exchange *exchange, const struct worker *worker)
 {
     const struct relay *relay = exchange->relay;
-    const struct residency_match *match = &relay->matches[worker->index];
-    uint64_t now_ms = io_loop_now_ms(relay->io);
+    const struct block *blocks = exchange->blocks;
+    struct residency_agent agent = relay_agent(relay, worker);
+    struct relay_known known = {.doubt = agent.doubt};
+    struct ladder_facts *facts = &known.facts;
+    uint64_t end = 0;
+
+    if (agent.has_claims) {
+        known.claimed_count = relay->claims[agent.holder].block_count;
+        facts->claimed_bytes = relay->claims[agent.holder].bytes;
+        facts->claimed_tokens = relay->claims[agent.holder].tokens;
+    }
+    known.matched_count = relay->matches[worker->index].block_count;
+    if (known.claimed_count > 0)
+        known.matched_count = known.claimed_count + (uint32_t)residency_guess_run(
+                                                        relay->guess, worker->index, blocks,
+                                                        known.claimed_count, exchange->block_count);
+    if (known.matched_count > 0)
+        end = blocks[known.matched_count - 1].end;
+    facts->guessed_bytes = end - facts->claimed_bytes;
+    if (facts->guessed_bytes > 0)
+        facts->pending_bytes = residency_guess_pending(
+            relay->guess, worker->index, blocks, known.matched_count, io_loop_now_ms(relay->io));
+    facts->is_believed = agent.is_believed;
+    facts->is_whole = agent.is_whole;
+    facts->can_anchor = can_anchor(exchange, &agent);
+    return known;
+}
+
+static struct worker_view view_of(const struct relay *relay, const struct worker *worker,
+                                  const struct ladder_step *step)
+{
+    struct load_sum others = load_share_find(relay->loads, worker->name_hash);
 
     return (struct worker_view){
         .worker = worker->index,
-        .rung = match->block_count > 0 ? ROUTE_RUNG_GUESS : ROUTE_RUNG_LOAD,
-        .matched_tokens = tokens_of(exchange, match->bytes),
-        .in_flight = worker->own.in_flight,
-        .queued_tokens = worker->own.queued_tokens,
-        .decoding = worker->own.decoding,
+        .rung = step->rung,
+        .matched_tokens = step->matched_tokens,
+        .pending_tokens = step->pending_tokens,
+        .in_flight = capped(worker->own.in_flight + others.in_flight),
+        .queued_tokens = worker->own.queued_tokens + (double)others.queued_tokens,
+        .decoding = capped(worker->own.decoding + others.decoding),
         .has_report = worker->report.is_known,
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
@@ -133,7 +173,7 @@ static struct worker_view view_of(const struct exchange *exchange, const struct 
         .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
         .chosen_ms = worker->chosen_ms,
         .chosen_count = worker->stats.chosen_total,
-        .start_weight = start_weight(worker, now_ms),
+        .start_weight = start_weight(worker, io_loop_now_ms(relay->io)),
         .name_hash = worker->name_hash,
     };
 }
@@ -166,24 +206,67 @@ static void fill_affinity(const struct exchange *exchange, struct route_query *q
     affinity_mark(query, relay->views, count);
 }
 
-/* Fills relay->views and the rest of query; returns how many may serve it. */
-static size_t fill_views(const struct exchange *exchange, struct search *search,
-                         struct route_query *query)
+/* What is known of each that may serve it, by relay->knowns; their workers are noted in
+ * relay->views. */
+static size_t fill_knowns(const struct exchange *exchange, struct search *search)
 {
     struct relay *relay = exchange->relay;
-    size_t worker_count = worker_set_count(relay->workers);
-    bool is_known = false;
     size_t count = 0;
 
     residency_index_match(relay->guess_index, exchange->blocks, exchange->block_count,
-                          relay->matches, worker_count);
+                          relay->matches, worker_set_count(relay->workers));
+    if (relay->index != NULL)
+        residency_index_match(relay->index, exchange->blocks, exchange->block_count, relay->claims,
+                              RESIDENCY_HOLDER_COUNT_MAX);
     for (size_t i = 0; i < search->model->worker_count; i++) {
         struct worker *worker = worker_set_at(relay->workers, search->model->workers[i]);
 
         if (!is_eligible(search, worker))
             continue;
-        is_known |= relay->matches[worker->index].block_count > 0;
-        relay->views[count++] = view_of(exchange, worker);
+        relay->views[count].worker = worker->index;
+        relay->knowns[count++] = known_of(exchange, worker);
+    }
+    return count;
+}
+
+/* How many tokens the prompt has: of its start an agent may know it better than an estimate, the
+ * more of it the better. */
+static double count_tokens(const struct exchange *exchange, size_t count)
+{
+    struct ladder_prompt prompt = {exchange->prompt_bytes, exchange->prompt_tokens};
+    const struct ladder_facts *deepest = &exchange->relay->knowns[0].facts;
+
+    for (size_t i = 1; i < count; i++) {
+        const struct ladder_facts *facts = &exchange->relay->knowns[i].facts;
+
+        if (facts->is_believed && facts->claimed_bytes > deepest->claimed_bytes)
+            deepest = facts;
+    }
+    if (exchange->has_exact_tokens || !deepest->is_believed)
+        return prompt.tokens;
+    return ladder_prompt_tokens(&prompt, deepest->claimed_bytes, deepest->claimed_tokens);
+}
+
+/* Fills relay->views, exchange->prompt_tokens and the rest of query; returns how many may serve it.
+ */
+static size_t fill_views(struct exchange *exchange, struct search *search,
+                         struct route_query *query)
+{
+    struct relay *relay = exchange->relay;
+    struct ladder_prompt prompt = {.bytes = exchange->prompt_bytes};
+    size_t count = fill_knowns(exchange, search);
+    bool is_known = false;
+
+    if (count == 0)
+        return 0;
+    exchange->prompt_tokens = prompt.tokens = query->prompt_tokens = count_tokens(exchange, count);
+    for (size_t i = 0; i < count; i++) {
+        struct relay_known *known = &relay->knowns[i];
+
+        known->step = ladder_step_of(&prompt, &known->facts);
+        is_known |= known->matched_count > 0;
+        relay->views[i] =
+            view_of(relay, worker_set_at(relay->workers, relay->views[i].worker), &known->step);
     }
     /* What only computes leaves nothing behind that a session would come back for. */
     if (!is_known && count > 1 && api_work(exchange->api) == API_WORK_GENERATE)
@@ -193,19 +276,43 @@ static size_t fill_views(const struct exchange *exchange, struct search *search,
 
 /* ---- the attempt ---- */
 
-static void note_choice(struct exchange *exchange, const struct worker_view *view,
-                        const struct route_terms *terms)
+static void note_choice(struct exchange *exchange, uint32_t choice)
 {
+    const struct relay *relay = exchange->relay;
+    const struct relay_known *known = &relay->knowns[choice];
+    const struct worker_view *view = &relay->views[choice];
+    const struct route_terms *terms = &relay->terms[choice];
     struct request_record *record = &exchange->client->record;
 
     exchange->given_ms = terms->prefill_ms;
     exchange->matched_tokens = view->matched_tokens;
-    exchange->matched_count = exchange->relay->matches[view->worker].block_count;
+    exchange->matched_count = known->matched_count;
+    exchange->claimed_tokens = known->step.claimed_tokens;
+    exchange->claimed_count = known->claimed_count;
+    exchange->doubt = known->doubt;
     record->rung = view->rung;
-    record->policy = exchange->relay->policy->name;
-    record->matched_block_count = exchange->matched_count;
+    record->policy = relay->policy->name;
+    record->matched_block_count = known->matched_count;
+    record->claimed_block_count = known->claimed_count;
     record->predicted_cached_tokens = view->matched_tokens;
     record->predicted_ttft_ms = terms->total_ms;
+}
+
+/* What the worker's agent does not claim, we remember having sent. */
+static void learn_prompt(struct exchange *exchange)
+{
+    uint64_t span_ms = (uint64_t)(2 * exchange->client->record.predicted_ttft_ms);
+
+    exchange->making = residency_guess_learn(
+        exchange->relay->guess, exchange->worker->index,
+        &(struct guess_prompt){
+            .blocks = exchange->blocks,
+            .block_count = exchange->block_count,
+            .from = exchange->claimed_count,
+            .tokens_per_byte = exchange->prompt_tokens / (double)exchange->prompt_bytes,
+            .pending_until_ms = io_loop_now_ms(exchange->relay->io) +
+                                (span_ms > PENDING_MS_MIN ? span_ms : PENDING_MS_MIN),
+        });
 }
 
 static void count_attempt(struct exchange *exchange)
@@ -221,10 +328,11 @@ static void count_attempt(struct exchange *exchange)
     worker->own.queued_tokens += exchange->queued_tokens;
     exchange->trial = worker_begin_attempt(worker);
     exchange->is_counted = true;
+    load_share_touch(exchange->relay->loads);
+    if (exchange->relay->sync != NULL && exchange->doubt != RESIDENCY_DOUBT_NONE)
+        exchange->relay->stats.choices_doubted_total[exchange->doubt]++;
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
-        residency_guess_learn(exchange->relay->guess, worker->index, exchange->blocks,
-                              exchange->block_count,
-                              exchange->prompt_tokens / (double)exchange->prompt_bytes);
+        learn_prompt(exchange);
 }
 
 static void name_attempt(struct exchange *exchange)
@@ -340,7 +448,7 @@ void exchange_route(struct exchange *exchange)
     for (size_t i = 0; i < count; i++) {
         const struct worker_view *view = &relay->views[relay->order[i]];
 
-        note_choice(exchange, view, &relay->terms[relay->order[i]]);
+        note_choice(exchange, relay->order[i]);
         status = exchange_attempt(exchange, worker_set_at(relay->workers, view->worker));
         if (status == 0)
             return; /* the exchange may be gone */
@@ -433,4 +541,5 @@ void exchange_send(struct exchange *exchange)
     exchange_move(exchange, EXCHANGE_EVENT_SENT);
     relay_wait(relay, RELAY_WAIT_UPSTREAM_HEADER, &exchange->deadline);
     worker_conn_send(exchange->conn, pieces, count);
+    exchange_tell_sent(exchange);
 }

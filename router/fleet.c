@@ -13,6 +13,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
+#include "router/join/join.h"
 #include "router/relay.h"
 
 /*
@@ -97,6 +98,8 @@ static void forget_worker(struct relay *relay, const struct worker *worker)
 {
     residency_guess_forget_worker(relay->guess, worker->index);
     response_table_forget_worker(relay->responses, worker->index);
+    if (relay->join != NULL)
+        join_forget_worker(relay->join, worker);
 }
 
 static void on_restart(void *ctx, struct worker *worker)

@@ -43,6 +43,7 @@ static const char *const reject_names[] = {REJECT_REASON_ROWS(DIMENSION_NAME)};
 #define END_NAME(constant, name, meaning) [constant] = name,
 static const char *const end_names[] = {END_REASON_ROWS(END_NAME)};
 static const char *const rung_names[] = {ROUTE_RUNG_ROWS(DIMENSION_NAME)};
+static const char *const doubt_names[] = {RESIDENCY_DOUBT_ROWS(DIMENSION_NAME)};
 
 #define DIMENSION(label_)                                                                          \
     {                                                                                              \
@@ -51,6 +52,7 @@ static const char *const rung_names[] = {ROUTE_RUNG_ROWS(DIMENSION_NAME)};
 static const struct dimension dimension_anchor = {"outcome", anchor_names,
                                                   array_count(anchor_names)};
 static const struct dimension dimension_api = DIMENSION(api);
+static const struct dimension dimension_doubt = {"reason", doubt_names, array_count(doubt_names)};
 static const struct dimension dimension_end = {"reason", end_names, array_count(end_names)};
 static const struct dimension dimension_phase = DIMENSION(phase);
 static const struct dimension dimension_reject = {"reason", reject_names,

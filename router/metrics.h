@@ -16,10 +16,14 @@
 #include "backends/runtime/must_check.h"
 #include "router/api/api.h"
 #include "router/end_reason.h"
+#include "router/join/note_post.h"
+#include "router/join/token_asker.h"
+#include "router/load_share.h"
 #include "router/policy/policy.h"
 #include "router/prompt/anchor_plan.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/residency/residency_sync.h"
 #include "router/response_table.h"
 
 struct worker_set;
@@ -84,6 +88,7 @@ enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT 
 enum {
     METRICS_COUNT_anchor = ANCHOR_OUTCOME_COUNT,
     METRICS_COUNT_api = API_COUNT,
+    METRICS_COUNT_doubt = RESIDENCY_DOUBT_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,
     METRICS_COUNT_reject = REJECT_REASON_COUNT,
@@ -115,6 +120,11 @@ struct metrics_sources {
     struct residency_index_stats index;
     struct residency_guess_stats guess;
     struct response_table_stats responses;
+    struct load_share_stats loads;
+    struct note_post_stats notes;
+    struct token_asker_stats asker;
+    uint64_t handed_over_total; /* blocks, of join */
+    uint64_t handover_kept_total;
     uint32_t dns_names_failing; /* of the fleet */
     uint64_t dns_lookups_failed_total;
     uint64_t log_dropped_count;

@@ -94,6 +94,16 @@ void relay_random_id(struct relay *relay, char *id, size_t count)
     }
 }
 
+static_assert((int)RESIDENCY_SYNC_WORKER_COUNT_MAX == (int)WORKER_COUNT_MAX,
+              "each worker may have an agent");
+
+struct residency_agent relay_agent(const struct relay *relay, const struct worker *worker)
+{
+    if (relay->sync == NULL)
+        return (struct residency_agent){.doubt = RESIDENCY_DOUBT_NO_MAP};
+    return residency_sync_agent(relay->sync, worker->index, io_loop_now_ms(relay->io));
+}
+
 bool relay_is_ready(const struct relay *relay)
 {
     const struct worker_lists *lists = worker_set_lists(relay->workers);

@@ -20,9 +20,11 @@
 #include "hashing/block_chain.h"
 #include "router/metrics.h"
 #include "router/poison_table.h"
+#include "router/policy/ladder.h"
 #include "router/policy/policy.h"
 #include "router/residency/residency_guess.h"
 #include "router/residency/residency_index.h"
+#include "router/residency/residency_sync.h"
 #include "router/response_table.h"
 #include "router/retry.h"
 
@@ -48,6 +50,18 @@ enum relay_wait {
 enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
 
 struct fleet;
+struct join;
+struct load_share;
+struct residency_map;
+
+/* What is known of one worker about the prompt at hand. */
+struct relay_known {
+    struct ladder_facts facts;
+    struct ladder_step step;
+    enum residency_doubt doubt; /* why its agent is not believed */
+    uint32_t claimed_count;     /* of the prompt's first blocks: its agent claims them */
+    uint32_t matched_count;     /* and behind them we remember having sent it */
+};
 
 /* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between
  * batches, so that all exchanges share it. */
@@ -81,7 +95,11 @@ struct relay {
     struct residency_index *index;       /* what the map says; NULL: none is read */
     struct residency_index *guess_index; /* what guess believes */
     struct residency_guess *guess;
+    struct residency_sync *sync; /* who is believed, of what is in index; NULL: there is no map */
+    struct residency_map *map;   /* brings it in; NULL likewise */
     struct response_table *responses;
+    struct join *join;        /* tells agents of attempts; NULL: there is no map */
+    struct load_share *loads; /* what other routers have in flight; NULL: nobody says */
     const struct policy *policy;
     struct policy_state *policy_state;
     struct json_scanner *scanner;      /* of the loop thread */
@@ -101,7 +119,9 @@ struct relay {
     /* Scratch of one choice, too large for the stack. */
     struct worker_view views[WORKER_COUNT_MAX];
     struct route_terms terms[WORKER_COUNT_MAX];
-    struct residency_match matches[WORKER_COUNT_MAX];
+    struct residency_match matches[WORKER_COUNT_MAX];          /* of guess_index, by worker */
+    struct residency_match claims[RESIDENCY_HOLDER_COUNT_MAX]; /* of index, by holder */
+    struct relay_known knowns[WORKER_COUNT_MAX];               /* as views */
     uint32_t order[WORKER_COUNT_MAX];
 };
 
@@ -128,6 +148,9 @@ enum { RELAY_ID_BYTES = 16 };
 
 /* Writes count random letters and digits. */
 void relay_random_id(struct relay *relay, char *id, size_t count);
+
+/* What worker's agent is worth now; without a map: nothing. */
+struct residency_agent relay_agent(const struct relay *relay, const struct worker *worker);
 
 /* At least one worker takes requests. */
 bool relay_is_ready(const struct relay *relay);

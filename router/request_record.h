@@ -46,10 +46,12 @@ struct request_record {
     bool is_relayed;
     const char *worker; /* name of the last one tried, NULL: none; borrowed */
     const char *policy;
+    const char *anchor; /* what became of it; NULL: there is no map; a literal */
     enum route_rung rung;
     uint32_t attempt_count;
     uint32_t prompt_block_count;
     uint32_t matched_block_count;
+    uint32_t claimed_block_count; /* of them, by the worker's agent */
     double predicted_ttft_ms;
     double predicted_cached_tokens;
     bool has_usage;

@@ -9,6 +9,8 @@
 #include "router/api/api_error.h"
 #include "router/client_conn.h"
 #include "router/fleet.h"
+#include "router/join/join.h"
+#include "router/load_share.h"
 #include "router/relay.h"
 
 enum { BODY_BYTES_MAX = 16 * 1024 * 1024 };
@@ -41,11 +43,14 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
         .guess = residency_guess_stats(relay->guess),
         .responses = response_table_stats(relay->responses),
         .log_dropped_count = log_dropped_count(),
+        .loads = load_share_stats(relay->loads),
     };
     struct buf body;
     int status;
 
     (void)rest;
+    if (relay->join != NULL)
+        join_add_sources(relay->join, &sources);
     buf_init(&body, BODY_BYTES_MAX);
     status = metrics_write(&body, &sources);
     answer_body(conn, METRICS_CONTENT_TYPE, &body, status);

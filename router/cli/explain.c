@@ -15,6 +15,7 @@
 #include "router/api/api_request.h"
 #include "router/cli/command.h"
 #include "router/policy/affinity.h"
+#include "router/policy/ladder.h"
 #include "router/policy/policy.h"
 #include "router/policy/policy_defaults.h"
 #include "router/prompt/prompt_root.h"
@@ -40,25 +41,25 @@ static const char usage[] =
     "Usage: samovar explain [--api NAME] [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...]\n"
     "                       [--policy NAME] [--session NAME]\n"
     "\n"
-    "Reads request bodies (JSON; - or nothing: standard input) and shows their blocks and how "
-    "many\n"
-    "each shares with the earlier ones. --api chat, completions, responses or messages says whose\n"
-    "the files behind it are; without it that is taken from their fields. With workers, ranks "
-    "them\n"
-    "for the last body as a router would. Keys of a worker: matched (leading blocks it holds), "
-    "queued "
-    "(uncached\n"
-    "prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate (prefill tokens\n"
-    "per ms). --session is what a session header of the last request says: where no worker holds\n"
-    "any of it, the session's own worker has the rung affinity, and CREDIT ms less to compare.\n"
-    "Which worker that is depends on their names: write them as urls, http://host:port.\n"
+    "Reads request bodies (JSON; - or nothing: standard input) and shows their blocks and how\n"
+    "many each shares with the earlier ones. --api chat, completions, responses or messages says\n"
+    "whose the files behind it are; without it that is taken from their fields. With workers,\n"
+    "ranks them for the last body as a router would. Keys of a worker: matched (leading blocks it\n"
+    "holds), claimed (of them, by an agent that is believed), pending (the last of them, still\n"
+    "being made), queued (uncached prompt tokens ahead), in-flight (requests), decoding, running,\n"
+    "waiting, rate (prefill tokens per ms). --session is what a session header of the last\n"
+    "request says: where no worker holds any of it, the session's own worker has the rung\n"
+    "affinity, and CREDIT ms less to compare. Which worker that is depends on their names: write\n"
+    "them as urls, http://host:port.\n"
     "Exit codes: 0 fine, 1 a body cannot be read or means nothing, 2 wrong usage.\n";
 
 struct shown_worker {
     const char *text; /* NAME and what follows */
     int name_len;
     struct worker_view view;
-    double matched_blocks;
+    double matched_blocks; /* leading ones that it holds */
+    double claimed_blocks; /* of them, by its agent, which is believed */
+    double pending_blocks; /* of them, the last ones, still being made */
 };
 
 struct prompt {
@@ -91,6 +92,10 @@ static int set_key(struct shown_worker *worker, const char *key, size_t key_len,
 
     if (slice_eq(name, SLICE("matched"))) {
         worker->matched_blocks = number;
+    } else if (slice_eq(name, SLICE("claimed"))) {
+        worker->claimed_blocks = number;
+    } else if (slice_eq(name, SLICE("pending"))) {
+        worker->pending_blocks = number;
     } else if (slice_eq(name, SLICE("queued"))) {
         worker->view.queued_tokens = number;
     } else if (slice_eq(name, SLICE("in-flight"))) {
@@ -357,16 +362,31 @@ static double prompt_tokens(const struct prompt_blocks *blocks)
                                  : (double)blocks->bytes * POLICY_TOKENS_PER_BYTE_DEFAULT;
 }
 
+/* The end of the first count blocks, or of all. */
+static uint64_t end_of(const struct prompt_blocks *blocks, double count)
+{
+    size_t last = count < (double)blocks->block_count ? (size_t)count : blocks->block_count;
+
+    return last > 0 ? blocks->blocks[last - 1].end : 0;
+}
+
 static void fill_view(struct shown_worker *worker, const struct prompt_blocks *blocks)
 {
-    size_t matched = worker->matched_blocks < (double)blocks->block_count
-                         ? (size_t)worker->matched_blocks
-                         : blocks->block_count;
+    struct ladder_prompt prompt = {blocks->bytes, prompt_tokens(blocks)};
+    uint64_t claimed = end_of(blocks, worker->claimed_blocks);
+    uint64_t matched = end_of(blocks, worker->matched_blocks);
+    double settled_blocks = worker->matched_blocks - worker->pending_blocks;
+    struct ladder_facts facts = {
+        .is_believed = worker->claimed_blocks > 0,
+        .claimed_bytes = claimed,
+        .guessed_bytes = matched > claimed ? matched - claimed : 0,
+        .pending_bytes = matched - end_of(blocks, settled_blocks > 0 ? settled_blocks : 0),
+    };
+    struct ladder_step step = ladder_step_of(&prompt, &facts);
 
-    worker->view.rung = matched > 0 ? ROUTE_RUNG_GUESS : ROUTE_RUNG_LOAD;
-    if (matched > 0 && blocks->bytes > 0)
-        worker->view.matched_tokens =
-            prompt_tokens(blocks) * (double)blocks->blocks[matched - 1].end / (double)blocks->bytes;
+    worker->view.rung = step.rung;
+    worker->view.matched_tokens = step.matched_tokens;
+    worker->view.pending_tokens = step.pending_tokens;
 }
 
 static void rank(struct explain *explain)
@@ -382,7 +402,7 @@ static void rank(struct explain *explain)
     for (size_t i = 0; i < explain->worker_count; i++) {
         fill_view(&explain->workers[i], blocks);
         views[i] = explain->workers[i].view;
-        is_known |= views[i].rung == ROUTE_RUNG_GUESS;
+        is_known |= views[i].matched_tokens > 0;
     }
     if (!is_known && explain->worker_count > 1) {
         const char *session = explain->session != NULL ? explain->session : "";
@@ -403,7 +423,7 @@ static void rank(struct explain *explain)
         printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
                worker->name_len, worker->text, route_rung_name(views[order[i]].rung),
                worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
-               term->decode_ms, term->total_ms, term->affinity_ms);
+               term->decode_ms, term->total_ms, term->affinity_ms - term->copy_ms);
     }
     policy_state_destroy(state);
 }

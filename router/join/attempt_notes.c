@@ -299,7 +299,8 @@ static enum anchor_outcome judge(const struct join *join, const struct attempt_b
         return ANCHOR_NO_AGENT;
     if (begun->block_count == 0)
         return ANCHOR_API;
-    if (begun->plan->source == ANCHOR_SOURCE_NONE && !agent->has_anchors)
+    if (begun->plan->source == ANCHOR_SOURCE_NONE &&
+        (!agent->has_anchors || begun->plan->why_not == ANCHOR_SHAPE))
         return begun->plan->why_not;
     if (new_bytes(begun) < join->config.anchor_bytes_min)
         return ANCHOR_KNOWN;

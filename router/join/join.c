@@ -104,6 +104,14 @@ void join_forget_worker(struct join *join, const struct worker *worker)
         anchor_trust_note(&join->trusts[i], worker->index, worker->id, false);
 }
 
+void join_add_sources(const struct join *join, struct metrics_sources *sources)
+{
+    sources->notes = note_post_stats(join->post);
+    sources->asker = token_asker_stats(join->asker);
+    sources->handed_over_total = join->handed_over_total;
+    sources->handover_kept_total = join->kept_total;
+}
+
 void join_close(struct join *join)
 {
     token_asker_close(join->asker);

@@ -73,6 +73,9 @@ void join_hand_over(struct join *join, struct handover_lot lot);
 /* Its process is another one, or gone. */
 void join_forget_worker(struct join *join, const struct worker *worker);
 
+/* What a scrape reads of it. */
+void join_add_sources(const struct join *join, struct metrics_sources *sources);
+
 /* Ends all side calls; every attempt must have ended. Before the threads, the workers' pools and
  * the link are closed. */
 void join_close(struct join *join);

@@ -55,9 +55,10 @@ struct worker_view {
     enum route_rung rung;      /* best knowledge about this prefix on this worker */
     double matched_tokens;     /* longest prefix believed there, in any tier */
     double pending_tokens;     /* part of matched_tokens that an earlier request is still making */
-    uint32_t in_flight;        /* requests sent by us and not ended */
+    /* These three: of ours, and of the routers that share their load with us. */
+    uint32_t in_flight;        /* requests sent there and not ended */
     double queued_tokens;      /* uncached prompt tokens sent there without a first byte yet */
-    uint32_t decoding;         /* requests of ours that have begun to answer */
+    uint32_t decoding;         /* requests that have begun to answer */
     bool has_report;           /* the next three are known; unknown is not zero */
     uint32_t reported_running; /* by the engine, all routers together */
     uint32_t reported_waiting;
@@ -79,6 +80,7 @@ struct route_terms {
     double recent_ms;   /* handicap for what it was given lately */
     double total_ms;    /* more than the sum in slow start or overload */
     double affinity_ms; /* credit of the worker with the rung AFFINITY: compared is total less it */
+    double copy_ms; /* handicap for making what another one is making now: compared is with it */
 };
 
 /* Of one policy: counters, scratch. It begins with its generator of random numbers, a uint64_t. */

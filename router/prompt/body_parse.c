@@ -68,6 +68,8 @@ void body_parse_run(struct body_parse *parse, struct json_scanner *scanner)
     parse->request_status = read_request(parse, scanner);
     if (parse->request_status == 0)
         parse->prompt_status = name_prompt(parse);
+    if (parse->prompt_status == -ENOBUFS) /* of its end nothing is known */
+        parse->plan.why_not = ANCHOR_LONG;
     if (parse->wants_plan && parse->request_status == 0 && parse->prompt_status == 0)
         plan_anchor(parse);
     parse->request.root = (struct json_value){0};

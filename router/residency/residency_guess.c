@@ -23,15 +23,28 @@
  * memory for nodes is bounded by the index's own limit.
  */
 
+/*
+ * A block that is new with a prompt keeps the number of that prompt's making. Makings are in a
+ * small ring, so that settling one is a write, however long the prompt; an old one that is pushed
+ * out of the ring is settled by that. A making that nobody settles ends by its time.
+ */
+
+enum { MAKING_COUNT = 4096 };
 enum { CAPACITY_TOKENS_DEFAULT = 131072, NODE_COUNT_MIN = 64, EVICTED_PER_REFUSAL_MAX = 16 };
 
 static const uint32_t NONE = UINT32_MAX;
 
 struct guess_node {
-    uint64_t hash;  /* 0: the node is free */
-    uint32_t newer; /* NONE: the newest */
-    uint32_t older; /* NONE: the oldest; in the free list: the next free one */
-    uint64_t tokens_milli;
+    uint64_t hash;         /* 0: the node is free */
+    uint32_t newer;        /* NONE: the newest */
+    uint32_t older;        /* NONE: the oldest; in the free list: the next free one */
+    uint32_t tokens_milli; /* of at most 512 bytes */
+    uint32_t making;       /* that brought it */
+};
+
+struct making {
+    uint32_t number; /* 0: none */
+    uint64_t until_ms;
 };
 
 struct guess_worker {
@@ -49,6 +62,8 @@ struct guess_worker {
 struct residency_guess {
     struct residency_index *index;
     struct residency_guess_stats stats;
+    uint32_t making; /* number of the last */
+    struct making makings[MAKING_COUNT];
     struct guess_worker *workers[RESIDENCY_HOLDER_COUNT_MAX]; /* NULL: nothing learned yet */
 };
 
@@ -210,47 +225,67 @@ static uint32_t unlinked_node(struct residency_guess *guess, uint32_t worker, ui
     return (uint32_t)(*place - 1);
 }
 
-static void set_tokens(struct guess_worker *of, uint32_t at, uint64_t tokens_milli)
+static void set_tokens(struct guess_worker *of, uint32_t at, uint32_t tokens_milli)
 {
-    of->tokens_milli += tokens_milli - of->nodes[at].tokens_milli;
+    of->tokens_milli += tokens_milli;
+    of->tokens_milli -= of->nodes[at].tokens_milli;
     of->nodes[at].tokens_milli = tokens_milli;
 }
 
+/* A node without tokens is a new one. */
 static void touch(struct residency_guess *guess, uint32_t worker, uint64_t hash,
-                  uint64_t tokens_milli)
+                  uint32_t tokens_milli, uint32_t making)
 {
+    struct guess_worker *of = guess->workers[worker];
     uint32_t at = unlinked_node(guess, worker, hash);
 
     if (at == NONE)
         return;
-    link_newest(guess->workers[worker], at);
-    set_tokens(guess->workers[worker], at, tokens_milli);
+    link_newest(of, at);
+    if (of->nodes[at].tokens_milli == 0)
+        of->nodes[at].making = making;
+    set_tokens(of, at, tokens_milli);
 }
 
-static uint64_t tokens_milli_of(uint64_t bytes, double tokens_per_byte)
+static uint32_t tokens_milli_of(uint64_t bytes, double tokens_per_byte)
 {
-    return (uint64_t)((double)bytes * tokens_per_byte * 1000.0 + 0.5);
+    double milli = (double)bytes * tokens_per_byte * 1000.0 + 0.5;
+
+    return milli < 1 ? 1 : milli < UINT32_MAX ? (uint32_t)milli : UINT32_MAX;
 }
 
-static uint64_t block_tokens_milli(const struct block *blocks, size_t i, double tokens_per_byte)
+static uint32_t block_tokens_milli(const struct block *blocks, size_t i, double tokens_per_byte)
 {
     return tokens_milli_of(blocks[i].end - (i > 0 ? blocks[i - 1].end : 0), tokens_per_byte);
 }
 
-/* How many of the first blocks fit into an otherwise empty cache. */
-static size_t fitting(const struct guess_worker *of, const struct block *blocks, size_t block_count,
-                      double tokens_per_byte)
+/* How many of the prompt's blocks, from its first one to be guessed, fit into an otherwise empty
+ * cache. */
+static size_t fitting(const struct guess_worker *of, const struct guess_prompt *prompt)
 {
     uint64_t tokens_milli = 0;
-    size_t count = 0;
+    size_t at = prompt->from;
 
-    while (count < block_count) {
-        tokens_milli += block_tokens_milli(blocks, count, tokens_per_byte);
+    for (; at < prompt->block_count; at++) {
+        tokens_milli += block_tokens_milli(prompt->blocks, at, prompt->tokens_per_byte);
         if (tokens_milli > of->capacity_milli)
             break;
-        count++;
     }
-    return count;
+    return at;
+}
+
+static uint32_t begin_making(struct residency_guess *guess, uint64_t until_ms)
+{
+    guess->making += guess->making == UINT32_MAX ? 2 : 1; /* never 0 */
+    guess->makings[guess->making % MAKING_COUNT] = (struct making){guess->making, until_ms};
+    return guess->making;
+}
+
+static bool is_being_made(const struct residency_guess *guess, uint32_t making, uint64_t now_ms)
+{
+    const struct making *found = &guess->makings[making % MAKING_COUNT];
+
+    return making != 0 && found->number == making && now_ms < found->until_ms;
 }
 
 struct residency_guess *residency_guess_create(struct residency_index *index)
@@ -291,19 +326,33 @@ void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker
     evict_excess(guess, worker);
 }
 
-void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
-                           const struct block *blocks, size_t block_count, double tokens_per_byte)
+uint32_t residency_guess_learn(struct residency_guess *guess, uint32_t worker,
+                               const struct guess_prompt *prompt)
 {
-    size_t count;
+    uint32_t making = 0;
+    size_t known;
 
     assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
-    assert(tokens_per_byte > 0);
+    assert(prompt->tokens_per_byte > 0);
 
-    count = fitting(worker_of(guess, worker), blocks, block_count, tokens_per_byte);
-    for (size_t i = count; i-- > 0;) {
-        touch(guess, worker, blocks[i].hash, block_tokens_milli(blocks, i, tokens_per_byte));
+    known = prompt->from +
+            residency_guess_run(guess, worker, prompt->blocks, prompt->from, prompt->block_count);
+    if (known < prompt->block_count)
+        making = begin_making(guess, prompt->pending_until_ms);
+    for (size_t i = fitting(worker_of(guess, worker), prompt); i-- > prompt->from;) {
+        touch(guess, worker, prompt->blocks[i].hash,
+              block_tokens_milli(prompt->blocks, i, prompt->tokens_per_byte), making);
         evict_excess(guess, worker);
     }
+    return making;
+}
+
+void residency_guess_settle(struct residency_guess *guess, uint32_t making)
+{
+    struct making *found = &guess->makings[making % MAKING_COUNT];
+
+    if (making != 0 && found->number == making)
+        *found = (struct making){0, 0};
 }
 
 void residency_guess_extend(struct residency_guess *guess, uint32_t worker, struct block parent,
@@ -354,6 +403,22 @@ size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
     while (at < block_count && block_map_find(&of->places, blocks[at].hash) != NULL)
         at++;
     return at - from;
+}
+
+uint64_t residency_guess_pending(const struct residency_guess *guess, uint32_t worker,
+                                 const struct block *blocks, size_t end, uint64_t now_ms)
+{
+    const struct guess_worker *of = guess->workers[worker];
+    size_t at = end;
+
+    while (of != NULL && at > 0) {
+        const uint64_t *place = block_map_find(&of->places, blocks[at - 1].hash);
+
+        if (place == NULL || !is_being_made(guess, of->nodes[*place - 1].making, now_ms))
+            break;
+        at--;
+    }
+    return at == end ? 0 : blocks[end - 1].end - (at > 0 ? blocks[at - 1].end : 0);
 }
 
 void residency_guess_forget(struct residency_guess *guess, uint32_t worker, uint64_t hash)

@@ -32,12 +32,26 @@ void residency_guess_destroy(struct residency_guess *guess);
  * once what no longer fits. */
 void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker, uint64_t tokens);
 
+/* A prompt that a worker was sent, as far as it is to be guessed. */
+struct guess_prompt {
+    const struct block *blocks;
+    size_t block_count;
+    size_t from;            /* the first of them that nobody else knows of: what is before it, the
+                             * worker's agent claims */
+    double tokens_per_byte; /* turns block lengths into tokens */
+    uint64_t pending_until_ms; /* what is new in it is being made until then, if not settled */
+};
+
 /*
  * worker was sent a prompt: each block is now its most recent, the first more recent than the last,
- * as engines free from the tail. tokens_per_byte turns block lengths into tokens.
+ * as engines free from the tail. Returns the number of this prompt's making, for
+ * residency_guess_settle(); 0: nothing in it is new.
  */
-void residency_guess_learn(struct residency_guess *guess, uint32_t worker,
-                           const struct block *blocks, size_t block_count, double tokens_per_byte);
+uint32_t residency_guess_learn(struct residency_guess *guess, uint32_t worker,
+                               const struct guess_prompt *prompt);
+
+/* What learn() began is made, or never will be. 0: nothing. */
+void residency_guess_settle(struct residency_guess *guess, uint32_t making);
 
 /*
  * worker has answered: blocks go on from parent, the last closed block of the prompt it was sent
@@ -49,6 +63,11 @@ void residency_guess_extend(struct residency_guess *guess, uint32_t worker, stru
 /* How many of blocks from blocks[from] on are believed of worker without a gap. */
 size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
                            const struct block *blocks, size_t from, size_t block_count);
+
+/* How many bytes of what worker holds of blocks[0..end) are still being made: the last of them, as
+ * a prompt is made from its start. end: behind a run that is believed or claimed. */
+uint64_t residency_guess_pending(const struct residency_guess *guess, uint32_t worker,
+                                 const struct block *blocks, size_t end, uint64_t now_ms);
 
 /* What was sent did not get there: worker holds only the first kept of blocks; forget the rest. */
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,

@@ -30,12 +30,20 @@ static void guess_world_release(struct guess_world *world)
     residency_index_destroy(world->index);
 }
 
+static void learn_blocks(struct residency_guess *guess, uint32_t worker, const struct block *blocks,
+                         size_t count)
+{
+    (void)residency_guess_learn(
+        guess, worker,
+        &(struct guess_prompt){.blocks = blocks, .block_count = count, .tokens_per_byte = 0.25});
+}
+
 static void learn(struct guess_world *world, uint32_t worker, uint64_t number)
 {
     struct block blocks[PROMPT_BLOCKS];
 
     world_prompt(blocks, PROMPT_BLOCKS, number);
-    residency_guess_learn(world->guess, worker, blocks, PROMPT_BLOCKS, 0.25);
+    learn_blocks(world->guess, worker, blocks, PROMPT_BLOCKS);
 }
 
 static uint32_t held(struct guess_world *world, uint32_t worker, uint64_t number)
@@ -69,7 +77,7 @@ Test(residency_guess, a_cache_that_is_full_loses_the_tail_of_the_oldest_prompt_f
     struct block half[PROMPT_BLOCKS / 2];
     world_prompt(half, PROMPT_BLOCKS / 2, 3);
 
-    residency_guess_learn(world.guess, 0, half, PROMPT_BLOCKS / 2, 0.25);
+    learn_blocks(world.guess, 0, half, PROMPT_BLOCKS / 2);
 
     cr_assert(eq(u32, held(&world, 0, 1), PROMPT_BLOCKS / 2)); /* its first blocks are left */
     cr_assert(eq(u32, held(&world, 0, 2), PROMPT_BLOCKS));
@@ -159,8 +167,8 @@ Test(residency_guess, a_run_begins_anywhere_and_ends_at_the_first_gap)
     struct guess_world world = guess_world(1 << 20);
     struct block blocks[PROMPT_BLOCKS + 1];
     world_prompt(blocks, PROMPT_BLOCKS + 1, 1);
-    residency_guess_learn(world.guess, 0, blocks + 2, 3, 0.25);
-    residency_guess_learn(world.guess, 0, blocks + 6, PROMPT_BLOCKS - 6, 0.25);
+    learn_blocks(world.guess, 0, blocks + 2, 3);
+    learn_blocks(world.guess, 0, blocks + 6, PROMPT_BLOCKS - 6);
 
     cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 0, PROMPT_BLOCKS + 1), 0));
     cr_assert(eq(sz, residency_guess_run(world.guess, 0, blocks, 2, PROMPT_BLOCKS + 1), 3));
@@ -213,7 +221,7 @@ static void answer(struct guess_world *world, uint32_t worker, uint64_t number, 
     struct block blocks[PROMPT_BLOCKS];
 
     world_prompt(blocks, PROMPT_BLOCKS, number);
-    residency_guess_learn(world->guess, worker, blocks, sent, 0.25);
+    learn_blocks(world->guess, worker, blocks, sent);
     residency_guess_extend(world->guess, worker, blocks[sent - 1], blocks + sent,
                            PROMPT_BLOCKS - sent, 0.25);
 }
@@ -243,7 +251,7 @@ Test(residency_guess, an_answer_for_which_its_own_prompt_makes_room_is_dropped)
     residency_guess_set_capacity(world.guess, 0, UINT64_MAX);
     residency_guess_set_capacity(world.guess, 1, UINT64_MAX);
     world_prompt(blocks, PROMPT_BLOCKS, 1);
-    residency_guess_learn(world.guess, 0, blocks, 3, 0.25);
+    learn_blocks(world.guess, 0, blocks, 3);
     for (uint64_t number = 2; number <= 200; number++)
         learn(&world, 1, number);
 
@@ -325,7 +333,7 @@ Test(residency_guess, it_agrees_with_a_model_under_random_operations)
             const struct block *prompt = prompts[world_random(&random) % MODEL_PROMPTS];
             size_t count = world_random(&random) % PROMPT_BLOCKS + 1;
             if (world_random(&random) % 4 > 0) {
-                residency_guess_learn(world.guess, 5, prompt, count, 0.25);
+                learn_blocks(world.guess, 5, prompt, count);
                 model_learn(&model, prompt, count);
             } else {
                 residency_guess_correct(world.guess, 5, prompt, PROMPT_BLOCKS, count);
@@ -340,4 +348,73 @@ Test(residency_guess, it_agrees_with_a_model_under_random_operations)
         }
         guess_world_release(&world);
     }
+}
+
+/* Learns blocks[from..count) at time 0, being made until 2000. */
+static uint32_t make(struct guess_world *world, const struct block *blocks, size_t from,
+                     size_t count)
+{
+    return residency_guess_learn(world->guess, 4,
+                                 &(struct guess_prompt){.blocks = blocks,
+                                                        .from = from,
+                                                        .block_count = count,
+                                                        .tokens_per_byte = 0.25,
+                                                        .pending_until_ms = 2000});
+}
+
+static uint64_t pending(struct guess_world *world, const struct block *blocks, size_t end,
+                        uint64_t now_ms)
+{
+    return residency_guess_pending(world->guess, 4, blocks, end, now_ms);
+}
+
+Test(residency_guess, what_is_new_in_a_prompt_is_pending_until_it_is_settled_or_its_time_is_over)
+{
+    struct guess_world world = guess_world(1 << 20);
+    struct block blocks[PROMPT_BLOCKS];
+    world_prompt(blocks, PROMPT_BLOCKS, 1);
+    residency_guess_settle(world.guess, make(&world, blocks, 0, 4));
+
+    uint32_t making = make(&world, blocks, 0, PROMPT_BLOCKS);
+
+    uint64_t new_bytes = (PROMPT_BLOCKS - 4) * WORLD_BLOCK_BYTES;
+    cr_assert(eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 1999), new_bytes));
+    cr_assert(eq(u64, pending(&world, blocks, 4, 1999), 0));
+    cr_assert(eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 2000), 0));
+    residency_guess_settle(world.guess, making);
+    cr_assert(eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 1999), 0));
+    guess_world_release(&world);
+}
+
+Test(residency_guess, the_same_prompt_again_is_nothing_new_and_stays_pending_for_its_maker)
+{
+    struct guess_world world = guess_world(1 << 20);
+    struct block blocks[PROMPT_BLOCKS];
+    world_prompt(blocks, PROMPT_BLOCKS, 1);
+    uint32_t making = make(&world, blocks, 0, PROMPT_BLOCKS);
+
+    cr_assert(eq(u32, make(&world, blocks, 0, PROMPT_BLOCKS), 0));
+
+    cr_assert(
+        eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 0), PROMPT_BLOCKS * WORLD_BLOCK_BYTES));
+    residency_guess_settle(world.guess, making);
+    cr_assert(eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 0), 0));
+    guess_world_release(&world);
+}
+
+Test(residency_guess, what_an_agent_claims_is_not_guessed)
+{
+    struct guess_world world = guess_world(1 << 20);
+    struct block blocks[PROMPT_BLOCKS];
+    world_prompt(blocks, PROMPT_BLOCKS, 1);
+
+    (void)make(&world, blocks, 6, PROMPT_BLOCKS);
+
+    cr_assert(eq(u64, residency_guess_stats(world.guess).block_count, PROMPT_BLOCKS - 6));
+    cr_assert(
+        eq(sz, residency_guess_run(world.guess, 4, blocks, 6, PROMPT_BLOCKS), PROMPT_BLOCKS - 6));
+    cr_assert(eq(sz, residency_guess_run(world.guess, 4, blocks, 0, PROMPT_BLOCKS), 0));
+    cr_assert(eq(u64, pending(&world, blocks, PROMPT_BLOCKS, 0),
+                 (PROMPT_BLOCKS - 6) * WORLD_BLOCK_BYTES));
+    guess_world_release(&world);
 }
