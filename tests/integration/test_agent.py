@@ -65,10 +65,11 @@ class World:
         self.agent.wait_ready()
         self.engine.wait_subscriber()
         if self.engine.has_replay:
-            self.wait_whole()
+            wait_until(lambda: self.metric("events_caught_up"), "it knows all")
         return self.agent
 
     def wait_whole(self, is_whole="1"):
+        """The lease says so, with the next heartbeat."""
         wait_until(lambda: self.map.lease().get("whole") == is_whole,
                    lambda: f"whole={is_whole}: {self.map.lease()}")
 
@@ -220,6 +221,7 @@ def test_routers_of_another_secret_are_not_listened_to_and_said_once(world):
 
     wait_until(lambda: world.metric("notes_total") == 3, "they are counted")
     assert world.map.records() == {}
+    world.agent.log.wait("foreign_router")
     assert len(world.agent.log.find("foreign_router")) == 1
 
 
@@ -267,7 +269,7 @@ def test_of_an_engine_that_dies_nothing_is_claimed_a_second_later(world):
     world.map.wait_records({})
 
     assert time.monotonic() - died < 1
-    assert world.map.lease()["whole"] == "0"
+    world.wait_whole("0")
     assert world.agent.admin("/ready").status == 503
     world.engine.start()
     world.agent.wait_ready()
@@ -281,6 +283,7 @@ def test_an_engine_that_restarts_and_idles_leaves_no_phantom(world):
     world.map.wait_records({})
     assert time.monotonic() - killed < 2
     world.wait_whole()
+    world.engine.wait_subscriber()
     assert world.map.records() == {}
     world.engine.publish(prompt.stored())
 
@@ -312,14 +315,14 @@ def test_a_replay_that_begins_too_late_is_not_all_that_is_there(start_world):
                                      kv_replay=world.engine.replay)
 
     world.map.wait_records({**prompts[1].records(), **prompts[2].records()})
-    assert world.map.lease()["whole"] == "0"
+    world.wait_whole("0")
     assert world.metric("event_batches_lost_total") == 1
 
 
 def test_without_a_replay_only_what_was_heard_from_the_first_message_on_is_whole(start_world):
     world = start_world(has_replay=False)
     world.start_agent()
-    assert world.map.lease()["whole"] == "0"
+    world.wait_whole("0")
 
     prompt = world.hold(1)
 
@@ -347,7 +350,7 @@ def test_one_message_in_a_hundred_that_is_dropped_is_asked_for_again(world):
         expected.update(prompt.records())
     world.map.wait_records(expected)
     assert world.metric("event_batches_lost_total") == 0
-    assert world.map.lease()["whole"] == "1"
+    world.wait_whole()
 
 
 def test_what_is_lost_for_good_withdraws_all(start_world):
@@ -359,7 +362,7 @@ def test_what_is_lost_for_good_withdraws_all(start_world):
     world.engine.publish(world.prompt(2).stored())
 
     world.map.wait_records({})
-    wait_until(lambda: world.map.lease()["whole"] == "0", "it says so")
+    world.wait_whole("0")
     assert world.metric("event_batches_lost_total") == 1
     world.hold(3)
 
@@ -376,7 +379,40 @@ def test_a_replay_that_is_not_answered_costs_what_was_claimed_and_no_more(world)
     world.hold(4)
 
 
+def test_the_load_and_geometry_of_the_engine_go_with_the_lease(start_world):
+    world = start_world()
+    world.worker.metrics = (
+        'vllm:num_requests_running{model_name="tiny"} 3\n'
+        'vllm:num_requests_waiting{model_name="tiny"} 2\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n')
+    world.start_agent("--probe-interval-ms", 20)
+
+    wait_until(lambda: world.map.lease().get("running") == "3", lambda: world.map.lease())
+    assert world.map.lease()["waiting"] == "2"
+    wait_until(lambda: world.map.meta().get("engine") == "vllm", lambda: world.map.meta())
+    assert world.map.meta()["cache_tokens"] == "1600"
+
+
 # --- the agent ---
+
+def test_two_agents_of_one_worker_do_not_both_report(world):
+    prompt = world.hold(1)
+    first = world.agent
+
+    second = world._start_agent(world.worker, world.redis, kv_events=world.engine.events,
+                                kv_replay=world.engine.replay)
+    agents = (first, second)
+
+    def rivalled():
+        return [one.metric_sum("samovar_agent_report_rivalled") for one in agents]
+
+    wait_until(lambda: sum(rivalled()) == 1, lambda: f"one gives way: {rivalled()}")
+    world.map.wait_records(prompt.records())
+    loser = agents[rivalled().index(1)]
+    assert loser.admin("/ready").status == 503
+    assert b"another agent claims it" in loser.admin("/ready").read_all()
+
+
 
 def test_an_agent_that_is_told_to_end_takes_its_lease_back_at_once(world):
     world.hold(1)
@@ -398,13 +434,16 @@ def test_an_agent_that_is_killed_is_not_believed_when_its_lease_is_over(world):
 
 def test_an_agent_that_is_killed_and_restarted_at_once_begins_another_epoch(world):
     prompt = world.hold(1)
-    life = world.map.lease()["life"]
 
+    def epoch():
+        return world.map.lease().get("life", "").split("-")[0]
+
+    before = epoch()
     world.agent.kill()
     world.start_agent()
+    wait_until(lambda: epoch() not in ("", before), "it reports when its predecessor's lease is over")
 
     world.map.wait_records(prompt.records())
-    assert world.map.lease()["life"].split("-")[0] != life.split("-")[0]
 
 
 def test_nothing_of_a_prompt_is_told_but_names(world):
