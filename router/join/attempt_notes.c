@@ -179,6 +179,8 @@ static void tell_prompt(struct attempt_notes *notes)
 {
     if (notes->counted.anchor.last_block == 0)
         settle(notes, ANCHOR_SHORT);
+    else if (notes->counted.tail_tokens > notes->counted.anchor.token_count)
+        settle(notes, ANCHOR_FAILED); /* the tail of another template than was thought */
     else if (post_text(notes) && post_anchor(notes))
         settle(notes, ANCHOR_POSTED);
     else
