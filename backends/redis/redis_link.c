@@ -24,9 +24,11 @@
  * CLOSED
  *
  * Of hiredis we take the reader of replies, which has seen every Redis there is, and not its
- * connections: they resolve names while the loop waits, know no deadline for a command, and free
- * themselves by rules that differ from one version to the next. A socket of libuv and a queue of
- * who waits for an answer is all that is left to do, and it is the same with every hiredis.
+ * asynchronous connections: a reply that nobody asked for, from a server that is none, aborts the
+ * process there (an assert in redisProcessCallbacks(), seen with 0.14.1); they resolve names while
+ * the loop waits, know no deadline for a command, and free themselves by rules that differ from one
+ * version to the next. A socket of libuv and a queue of who waits for an answer is all that is left
+ * to do, and it is the same with every hiredis.
  *
  *   redis_link_send() -> unsent --(end of the turn)--> kernel, or sending -> kernel
  *                     -> pending: a ring, oldest first <--- one for each reply

@@ -405,18 +405,6 @@ size_t residency_guess_run(const struct residency_guess *guess, uint32_t worker,
     return at - from;
 }
 
-void residency_guess_forget(struct residency_guess *guess, uint32_t worker, uint64_t hash)
-{
-    const uint64_t *place;
-
-    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
-
-    place = guess->workers[worker] != NULL ? block_map_find(&guess->workers[worker]->places, hash)
-                                           : NULL;
-    if (place != NULL)
-        forget_node(guess, worker, (uint32_t)(*place - 1));
-}
-
 uint64_t residency_guess_pending(const struct residency_guess *guess, uint32_t worker,
                                  const struct block *blocks, size_t end, uint64_t now_ms)
 {
@@ -431,6 +419,18 @@ uint64_t residency_guess_pending(const struct residency_guess *guess, uint32_t w
         at--;
     }
     return at == end ? 0 : blocks[end - 1].end - (at > 0 ? blocks[at - 1].end : 0);
+}
+
+void residency_guess_forget(struct residency_guess *guess, uint32_t worker, uint64_t hash)
+{
+    const uint64_t *place;
+
+    assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
+
+    place = guess->workers[worker] != NULL ? block_map_find(&guess->workers[worker]->places, hash)
+                                           : NULL;
+    if (place != NULL)
+        forget_node(guess, worker, (uint32_t)(*place - 1));
 }
 
 void residency_guess_correct(struct residency_guess *guess, uint32_t worker,
