@@ -50,11 +50,11 @@ struct route_query {
 
 /* What may be known of one eligible worker at one moment. */
 struct worker_view {
-    uint32_t worker;           /* index in worker_set */
-    uint64_t name_hash;        /* of its name, the same on every router */
-    enum route_rung rung;      /* best knowledge about this prefix on this worker */
-    double matched_tokens;     /* longest prefix believed there, in any tier */
-    double pending_tokens;     /* part of matched_tokens that an earlier request is still making */
+    uint32_t worker;       /* index in worker_set */
+    uint64_t name_hash;    /* of its name, the same on every router */
+    enum route_rung rung;  /* best knowledge about this prefix on this worker */
+    double matched_tokens; /* longest prefix believed there, in any tier */
+    double pending_tokens; /* part of matched_tokens that an earlier request is still making */
     /* These three: of ours, and of the routers that share their load with us. */
     uint32_t in_flight;        /* requests sent there and not ended */
     double queued_tokens;      /* uncached prompt tokens sent there without a first byte yet */

@@ -43,7 +43,7 @@ class Engine(ScriptedWorker):
         else:
             text, tail = body["prompt"], []
             if isinstance(text, list):
-                return text
+                return text[0] if isinstance(text[0], list) else text
         return [ord(text[at]) for at in range(0, len(text), 4)] + tail
 
     def usage_of(self, body):
@@ -160,7 +160,9 @@ def wait_notes(agent, count):
 
 def wait_outcome(router, outcome, count=1):
     wait_until(lambda: anchors(router, outcome) >= count,
-               lambda: f"{count} {outcome}: {router.metrics()}")
+               lambda: f"{count} {outcome}, there are " + str({
+                   name: count for name, count in router.metrics().items()
+                   if "anchors_total" in name and count}))
 
 
 # --- what is told ---
@@ -246,6 +248,7 @@ def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_ro
 
     wait_until(is_seen, "the agent is seen")
     wait_outcome(router, "posted", 1)
+    wait_notes(agent, 2)
     client, request = begin("second")
     serve_tokenize()
     wait_until(lambda: router.metrics()["samovar_router_tokenize_calls_total"] == 2, "asked")
@@ -546,10 +549,11 @@ def everything_in(redis):
 def test_no_prompt_token_id_salt_or_request_id_is_anywhere(router, engine, agent, redis):
     canary, salt, request_id = "xylophone-quartz-7731", "salt-of-anna-9942", "req-canary-5518"
     ids = [870000 + number for number in range(400)]
-    fields = {"X-Request-Id": request_id}
 
-    router.post(CHAT, CHAT.request((canary + " ") * 200, cache_salt=salt), fields=fields)
-    router.post(COMPLETIONS, COMPLETIONS.request(ids, cache_salt=salt), fields=fields)
+    router.post(CHAT, CHAT.request((canary + " ") * 200, cache_salt=salt),
+                fields={"X-Request-Id": request_id + "-a"})
+    router.post(COMPLETIONS, COMPLETIONS.request(ids, cache_salt=salt),
+                fields={"X-Request-Id": request_id + "-b"})
     wait_outcome(router, "posted", 2)
     wait_notes(agent, 5)
 
