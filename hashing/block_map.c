@@ -251,27 +251,17 @@ static struct block_map_slot *slot_at(struct block_map *map, size_t index)
     return &map->old.slots[index - map->table.slot_count];
 }
 
-struct block_map_slot *block_map_next_within(struct block_map *map, size_t *cursor,
-                                             size_t *slot_count)
-{
-    const size_t end = map->table.slot_count + map->old.slot_count;
-
-    for (; *cursor<end && * slot_count> 0; (*slot_count)--) {
-        struct block_map_slot *slot = slot_at(map, (*cursor)++);
-
-        if (slot->hash == 0)
-            continue;
-        (*slot_count)--;
-        return slot;
-    }
-    return NULL;
-}
-
 struct block_map_slot *block_map_next(struct block_map *map, size_t *cursor)
 {
-    size_t slot_count = SIZE_MAX;
+    const size_t slot_count = map->table.slot_count + map->old.slot_count;
 
-    return block_map_next_within(map, cursor, &slot_count);
+    while (*cursor < slot_count) {
+        struct block_map_slot *slot = slot_at(map, (*cursor)++);
+
+        if (slot->hash != 0)
+            return slot;
+    }
+    return NULL;
 }
 
 void block_map_remove_at(struct block_map *map, size_t *cursor)

@@ -56,15 +56,7 @@ void block_map_prefetch(const struct block_map *map, uint64_t hash);
  */
 struct block_map_slot *block_map_next(struct block_map *map, size_t *cursor);
 
-/*
- * As block_map_next(), but looks at *slot_count slots at most and takes them off: NULL with some
- * left means the end. Between two calls the map may be changed in any way; a walk then misses
- * entries that moved, or gives them twice.
- */
-struct block_map_slot *block_map_next_within(struct block_map *map, size_t *cursor,
-                                             size_t *slot_count);
-
-/* Removes the entry that one of these gave just now; the walk goes on behind it. */
+/* Removes the entry that block_map_next() gave last; the walk goes on behind it. */
 void block_map_remove_at(struct block_map *map, size_t *cursor);
 
 size_t block_map_count(const struct block_map *map);

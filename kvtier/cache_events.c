@@ -3,6 +3,7 @@
 #include "kvtier/cache_events.h"
 
 #include "backends/runtime/must_check.h"
+#include "hashing/token_name.h"
 
 #include <string.h>
 
@@ -16,9 +17,9 @@
  * the token chain; removals name a group by its number alone.
  *
  * Beside the tokens vLLM hashes extra keys into a block: the name of the LoRA in each, images with
- * their places, and in the first block of a chain the cache salt. LoRA and salt go into the root, by
- * the same rule as in hashing/token_name.h, so that who knows both can name the blocks too. That a
- * lone string in a first block is the salt is this file's reading of it: images come as pairs.
+ * their places, and in the first block of a chain the cache salt. LoRA and salt go into the root,
+ * by the same rule as in hashing/token_name.h, so that who knows both can name the blocks too. That
+ * a lone string in a first block is the salt is this file's reading of it: images come as pairs.
  * Anything else is digested as it is written, and makes blocks that only this engine can name.
  */
 
@@ -43,10 +44,9 @@ static bool find_tier(struct slice medium, enum token_tier *tier)
         const char *medium;
         enum token_tier tier;
     } rows[] = {
-        {"gpu", TOKEN_TIER_HBM},        {"hbm", TOKEN_TIER_HBM},
-        {"device", TOKEN_TIER_HBM},     {"cpu", TOKEN_TIER_CPU},
-        {"cpu_pinned", TOKEN_TIER_CPU}, {"cpu_tier1", TOKEN_TIER_CPU},
-        {"host", TOKEN_TIER_CPU},       {"host_pinned", TOKEN_TIER_CPU},
+        {"gpu", TOKEN_TIER_HBM},  {"hbm", TOKEN_TIER_HBM},         {"device", TOKEN_TIER_HBM},
+        {"cpu", TOKEN_TIER_CPU},  {"cpu_pinned", TOKEN_TIER_CPU},  {"cpu_tier1", TOKEN_TIER_CPU},
+        {"host", TOKEN_TIER_CPU}, {"host_pinned", TOKEN_TIER_CPU},
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
@@ -58,7 +58,8 @@ static bool find_tier(struct slice medium, enum token_tier *tier)
     return false;
 }
 
-/* Older engines and SGLang say no kind: then there is one group, or it is the first that is whole. */
+/* Older engines and SGLang say no kind: then there is one group, or it is the first that is whole.
+ */
 static bool is_full_attention(const struct kv_event *event)
 {
     static const char *const kinds[] = {"full_attention", "mla_attention", "sink_full_attention"};

@@ -19,13 +19,14 @@
 enum { CACHE_EVENTS_BLOCK_TOKENS_MAX = 4096 };
 
 struct cache_events_stats {
-    uint64_t stored;         /* blocks taken in */
-    uint64_t removed;        /* copies of blocks dropped */
-    uint64_t cleared;        /* times that the engine emptied its cache */
-    uint64_t ignored_media;  /* events about media that are no tier here */
-    uint64_t ignored_groups; /* events about groups that do not count: sliding windows and the like */
-    uint64_t malformed;      /* known events that are not as they should be */
-    uint64_t unknown;        /* events and fields that the codec does not know */
+    uint64_t stored;        /* blocks taken in */
+    uint64_t removed;       /* copies of blocks dropped */
+    uint64_t cleared;       /* times that the engine emptied its cache */
+    uint64_t ignored_media; /* events about media that are no tier here */
+    uint64_t
+        ignored_groups; /* events about groups that do not count: sliding windows and the like */
+    uint64_t malformed; /* known events that are not as they should be */
+    uint64_t unknown;   /* events and fields that the codec does not know */
 };
 
 /* All fields may be read, none written but clears_all_tiers. */

@@ -73,40 +73,40 @@ static const char *item(const struct option_list *list, size_t index)
     return index < list->count ? list->items[index] : "";
 }
 
-static int check_counts(const struct agent_options *options, const char **option,
+static int check_counts(const struct engine_lists *lists, const char **option,
                         char why[ENGINE_SPEC_WHY_BYTES])
 {
     const struct {
         const char *name;
         const struct option_list *list;
         bool is_needed;
-    } lists[] = {
-        {"advertise", &options->advertise, false},
-        {"kv-events", &options->kv_events, true},
-        {"kv-replay", &options->kv_replay, false},
+    } rows[] = {
+        {"advertise", &lists->advertise, false},
+        {"kv-events", &lists->kv_events, true},
+        {"kv-replay", &lists->kv_replay, false},
     };
 
-    if (options->engine.count == 0)
+    if (lists->engine.count == 0)
         return refuse(option, "engine", why, "no engine is given: add --engine http://host:port");
-    for (size_t i = 0; i < array_count(lists); i++) {
-        if (lists[i].list->count == options->engine.count ||
-            (lists[i].list->count == 0 && !lists[i].is_needed))
+    for (size_t i = 0; i < array_count(rows); i++) {
+        if (rows[i].list->count == lists->engine.count ||
+            (rows[i].list->count == 0 && !rows[i].is_needed))
             continue;
-        *option = lists[i].name;
+        *option = rows[i].name;
         snprintf(why, ENGINE_SPEC_WHY_BYTES,
                  "there are %zu for %zu engines: give one for each --engine, in the same order",
-                 lists[i].list->count, options->engine.count);
+                 rows[i].list->count, lists->engine.count);
         return -EINVAL;
     }
     return 0;
 }
 
 /* Both were checked one by one when they were read. */
-static int read_urls(const struct agent_options *options, size_t engine, struct worker_url *url,
+static int read_urls(const struct engine_lists *lists, size_t engine, struct worker_url *url,
                      struct worker_url *advertised)
 {
-    const char *text = options->engine.items[engine];
-    const char *other = options->advertise.count > 0 ? options->advertise.items[engine] : text;
+    const char *text = lists->engine.items[engine];
+    const char *other = lists->advertise.count > 0 ? lists->advertise.items[engine] : text;
     char ignored[WORKER_URL_WHY_BYTES];
 
     if (worker_url_parse(slice_of_string(text), url, ignored) < 0 ||
@@ -116,7 +116,7 @@ static int read_urls(const struct agent_options *options, size_t engine, struct 
 }
 
 /* The worker of one rank, named as every router names it. */
-static int make_spec(const struct agent_options *options, struct engine_spec *spec,
+static int make_spec(const struct engine_lists *lists, struct engine_spec *spec,
                      const struct worker_url *advertised)
 {
     size_t len;
@@ -125,10 +125,10 @@ static int make_spec(const struct agent_options *options, struct engine_spec *sp
     len = strlen(spec->name);
     if (spec->url.rank_count > 0)
         snprintf(spec->name + len, sizeof spec->name - len, "#%u", spec->rank);
-    if (endpoint_of(item(&options->kv_events, spec->engine), spec->rank, spec->events) < 0)
+    if (endpoint_of(item(&lists->kv_events, spec->engine), spec->rank, spec->events) < 0)
         return -EINVAL;
-    return options->kv_replay.count > 0
-               ? endpoint_of(options->kv_replay.items[spec->engine], spec->rank, spec->replay)
+    return lists->kv_replay.count > 0
+               ? endpoint_of(lists->kv_replay.items[spec->engine], spec->rank, spec->replay)
                : 0;
 }
 
@@ -140,22 +140,22 @@ static bool is_there(const struct engine_spec *specs, size_t count, const char *
     return false;
 }
 
-int engine_specs_make(const struct agent_options *options,
+int engine_specs_make(const struct engine_lists *lists,
                       struct engine_spec specs[ENGINE_WORKER_COUNT_MAX], const char **option,
                       char why[ENGINE_SPEC_WHY_BYTES])
 {
     struct worker_url url, advertised;
-    int status = check_counts(options, option, why);
+    int status = check_counts(lists, option, why);
     uint32_t count = 0;
 
-    for (uint32_t engine = 0; status == 0 && engine < options->engine.count; engine++) {
-        if (read_urls(options, engine, &url, &advertised) < 0)
+    for (uint32_t engine = 0; status == 0 && engine < lists->engine.count; engine++) {
+        if (read_urls(lists, engine, &url, &advertised) < 0)
             return refuse(option, "engine", why, "is no URL of an engine");
         if (url.is_dns || advertised.is_dns)
             return refuse(option, url.is_dns ? "engine" : "advertise", why,
                           "dns:// names many engines; an agent speaks for those it is told one by "
                           "one: write http://");
-        if (options->advertise.count > 0 && advertised.rank_count != 0 &&
+        if (lists->advertise.count > 0 && advertised.rank_count != 0 &&
             advertised.rank_count != url.rank_count)
             return refuse(option, "advertise", why, "has another #dp=N than its --engine");
         for (uint32_t rank = 0; rank == 0 || rank < url.rank_count; rank++) {
@@ -163,11 +163,11 @@ int engine_specs_make(const struct agent_options *options,
 
             if (count == ENGINE_WORKER_COUNT_MAX)
                 return refuse(option, "engine", why, "these are more than 64 workers");
-            if (make_spec(options, &spec, &advertised) < 0)
+            if (make_spec(lists, &spec, &advertised) < 0)
                 return refuse(option, "kv-events", why,
                               "ranks need tcp:// endpoints with room for their ports");
             if (is_there(specs, count, spec.name))
-                return refuse(option, options->advertise.count > 0 ? "advertise" : "engine", why,
+                return refuse(option, lists->advertise.count > 0 ? "advertise" : "engine", why,
                               "names one worker twice");
             specs[count++] = spec;
         }

@@ -12,8 +12,9 @@
  * DESIGN
  *
  * An attempt has two records: its prompt, and its answer behind it. The alignment keeps both under
- * keys of their own. The answer's is the prompt's multiplied by an odd number: a bijection that maps
- * only 0 to 0, so that neither of two keys that are digests meets the other by more than chance.
+ * keys of their own. The answer's is the prompt's multiplied by an odd number: a bijection that
+ * maps only 0 to 0, so that neither of two keys that are digests meets the other by more than
+ * chance.
  */
 
 static const uint64_t ANSWER_FACTOR = 0x9e3779b97f4a7c15;

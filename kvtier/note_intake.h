@@ -19,16 +19,16 @@ enum { NOTE_INTAKE_BLOCK_COUNT_MAX = RESIDENCY_NOTE_BYTES_MAX / RESIDENCY_NOTE_B
 
 /* row(constant, name): what was done with a note, or why not. */
 #define NOTE_RESULT_ROWS(row)                                                                      \
-    row(NOTE_TEXT, "text")             /* a part of a record */                                    \
-    row(NOTE_ROUTED, "routed")         /* a prompt's record */                                     \
-    row(NOTE_ANSWERED, "answered")     /* an answer's record */                                    \
-    row(NOTE_ANCHOR, "anchor")         /* how many tokens a prompt became */                       \
-    row(NOTE_UNUSED, "unused")         /* of a kind that is nothing to us yet */                   \
-    row(NOTE_UNKNOWN_START, "unknown_start") /* goes on from what we do not know */                \
-    row(NOTE_TOO_LONG, "too_long")     /* deeper, or more of it, than there is room for */         \
-    row(NOTE_INVALID, "invalid")       /* contradicts itself, or what is known */                  \
-    row(NOTE_FOREIGN, "foreign")       /* an entry of routers with another fingerprint */          \
-    row(NOTE_BROKEN, "broken")         /* not as it should be on the wire */
+    row(NOTE_TEXT, "text")                       /* a part of a record */                          \
+        row(NOTE_ROUTED, "routed")               /* a prompt's record */                           \
+        row(NOTE_ANSWERED, "answered")           /* an answer's record */                          \
+        row(NOTE_ANCHOR, "anchor")               /* how many tokens a prompt became */             \
+        row(NOTE_UNUSED, "unused")               /* of a kind that is nothing to us yet */         \
+        row(NOTE_UNKNOWN_START, "unknown_start") /* goes on from what we do not know */            \
+        row(NOTE_TOO_LONG, "too_long") /* deeper, or more of it, than there is room for */         \
+        row(NOTE_INVALID, "invalid")   /* contradicts itself, or what is known */                  \
+        row(NOTE_FOREIGN, "foreign")   /* an entry of routers with another fingerprint */          \
+        row(NOTE_BROKEN, "broken")     /* not as it should be on the wire */
 
 #define NOTE_RESULT_CONSTANT(constant, name) constant,
 enum note_result { NOTE_RESULT_ROWS(NOTE_RESULT_CONSTANT) NOTE_RESULT_COUNT };

@@ -8,7 +8,6 @@
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
 #include "backends/worker_url.h"
-#include "kvtier/engine_spec.h"
 
 static const char *const log_level_words[] = {
     [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
@@ -94,14 +93,21 @@ static void refuse(struct option_set *set, const char *name, const char *what, c
     option_set_error(set, &place, advice, "%s", what);
 }
 
+struct engine_lists agent_options_engines(const struct agent_options *options)
+{
+    return (struct engine_lists){options->engine, options->advertise, options->kv_events,
+                                 options->kv_replay};
+}
+
 /* What no single option can see. */
 static void check_together(struct option_set *set, const struct agent_options *options)
 {
     struct engine_spec specs[ENGINE_WORKER_COUNT_MAX];
     char why[ENGINE_SPEC_WHY_BYTES];
+    struct engine_lists lists = agent_options_engines(options);
     const char *option;
 
-    if (engine_specs_make(options, specs, &option, why) < 0)
+    if (engine_specs_make(&lists, specs, &option, why) < 0)
         refuse(set, option, why, "");
     if (options->redis[0] == '\0')
         refuse(set, "redis", "there is no map to report to", "add --redis redis://host:6379");
@@ -129,13 +135,13 @@ int agent_options_parse(struct option_set *set, const struct agent_option_table 
 
 int agent_options_help(const struct agent_option_table *table, struct buf *out)
 {
-    int status = buf_append(
-        out, SLICE("Usage: samovar-agent --engine URL --kv-events ENDPOINT --redis URL "
-                   "--secret-file FILE [OPTION ...]\n"
-                   "\n"
-                   "Tells routers what the engines of this node hold in their caches.\n"
-                   "A flag wins over the environment, that over the file, that over the "
-                   "default.\n"));
+    int status =
+        buf_append(out, SLICE("Usage: samovar-agent --engine URL --kv-events ENDPOINT --redis URL "
+                              "--secret-file FILE [OPTION ...]\n"
+                              "\n"
+                              "Tells routers what the engines of this node hold in their caches.\n"
+                              "A flag wins over the environment, that over the file, that over the "
+                              "default.\n"));
 
     return status < 0 ? status : option_table_help(&table->table, out);
 }
@@ -156,7 +162,8 @@ static const char man_head[] =
     ".I FILE\n"
     "[\\fIOPTION\\fR ...]\n"
     ".SH DESCRIPTION\n"
-    "Listens to what inference servers publish about their KV caches, joins their blocks of tokens\n"
+    "Listens to what inference servers publish about their KV caches, joins their blocks of "
+    "tokens\n"
     "with the blocks of text that routers know, and keeps a map of them in Redis up to date.\n"
     ".PP\n"
     "A flag wins over the environment, that over the file, that over the default. All mistakes "

@@ -12,6 +12,7 @@
 
 #include "backends/runtime/exit_code.h"
 #include "backends/runtime/option.h"
+#include "kvtier/engine_spec.h"
 
 /* A field per row of options.def; texts and lists live in the set they were read with. */
 struct agent_options {
@@ -48,6 +49,9 @@ void agent_option_table_init(struct agent_option_table *table);
  */
 MUST_CHECK int agent_options_parse(struct option_set *set, const struct agent_option_table *table,
                                    struct agent_options *options, struct options_input input);
+
+/* What is said of the engines, for engine_specs_make(). */
+struct engine_lists agent_options_engines(const struct agent_options *options);
 
 /* The whole text of `samovar-agent --help`, and of `samovar-agent --man`. */
 MUST_CHECK int agent_options_help(const struct agent_option_table *table, struct buf *out);

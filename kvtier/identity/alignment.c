@@ -120,6 +120,10 @@ static void claim(struct alignment *alignment, uint32_t index, uint64_t hash, ui
 
     if (aligned->claimed == tiers && aligned->claimed_tokens == tokens)
         return;
+    for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++) {
+        alignment->stats.claimed[tier] += tiers >> tier & 1;
+        alignment->stats.claimed[tier] -= aligned->claimed >> tier & 1;
+    }
     aligned->claimed = tiers;
     aligned->claimed_tokens = tokens;
     if (alignment->config.on_claimed != NULL)

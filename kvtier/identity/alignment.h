@@ -56,6 +56,7 @@ struct aligned {
 };
 
 struct alignment_stats {
+    uint64_t claimed[TOKEN_TIER_COUNT]; /* text blocks claimed now, by tier */
     uint64_t joined;
     uint64_t lost;      /* the record's blocks were forgotten before the rest came */
     uint64_t unfit;     /* anchors that contradict their own token block; dropped */

@@ -423,7 +423,7 @@ static void rank(struct explain *explain)
         printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
                worker->name_len, worker->text, route_rung_name(views[order[i]].rung),
                worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
-               term->decode_ms, term->total_ms, term->affinity_ms);
+               term->decode_ms, term->total_ms, term->affinity_ms - term->copy_ms);
     }
     policy_state_destroy(state);
 }

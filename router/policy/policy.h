@@ -80,6 +80,7 @@ struct route_terms {
     double recent_ms;   /* handicap for what it was given lately */
     double total_ms;    /* more than the sum in slow start or overload */
     double affinity_ms; /* credit of the worker with the rung AFFINITY: compared is total less it */
+    double copy_ms; /* handicap for making what another one is making now: compared is with it */
 };
 
 /* Of one policy: counters, scratch. It begins with its generator of random numbers, a uint64_t. */

@@ -40,10 +40,16 @@
  *             first block: AFFINITY_BLOCK_SHARE of the prefill. Somebody may have sent the like, or
  *                          nobody ever: between two equal workers it decides, and no more.
  *
+ *   copy, only where a worker is making some of the prompt now: a handicap for all that would make
+ *             it again, COPY_SHARE of the prefill of that part. compared = total + copy. To wait
+ * for the maker and to begin at the same moment elsewhere take equally long, but the second costs
+ * the fleet the prefix once more: fifty requests with one new prefix would become as many copies of
+ * it as there are workers.
+ *
  *   rate: tokens/ms; waiting_f, running_f: requests of others, from reports (policy_foreign_load);
- *   overload: max(1, (in_flight + 1) / limit) ^ 4, with limit = max(8, 1.5 * mean
- *   in_flight): a guard for when the prediction is wrong. It bends the cost instead of switching
- *   affinity off.
+ *   overload: max(1, (in_flight + 1) / limit) ^ 4, with limit = max(32, 1.5 * mean
+ *   in_flight; engines run hundreds in one batch): a guard for when the prediction is wrong. It
+ * bends the cost instead of switching affinity off.
  *
  * Shape and constants of prefill: fitted to Mooncake (FAST '25), figure 14: 110 us a token and
  * 0.76 ns per squared position, whose quotient holds for models of that kind; only the rate is
@@ -59,11 +65,12 @@ static const double CHUNK_TOKENS = 2048;
 static const double BATCH_SHARE = 0.05;
 static const double RECENT_WEIGHT = 0.25;
 static const double RECENT_HALF_LIFE_MS = 10000;
-static const double GUARD_IN_FLIGHT_MIN = 8;
+static const double GUARD_IN_FLIGHT_MIN = 32;
 static const double GUARD_FACTOR = 1.5;
 static const double START_WEIGHT_MIN = 0.05;
 static const double PREFILL_TOKENS_PER_MS_DEFAULT = 8;
 static const double AFFINITY_MARGIN_MS = 50;
+static const double COPY_SHARE = 0.5;
 static const double AFFINITY_BLOCK_SHARE = 0.25; /* of a prefill: that somebody else sent it */
 static const double TIE_MS_MIN = 1;
 static const double TIE_FRACTION = 0.02; /* of the least total: predictions are no better */
@@ -77,6 +84,7 @@ struct recent {
 struct fleet_means {
     double in_flight_limit;
     struct policy_foreign_load foreign;
+    double pending_tokens; /* of this prompt, the most that one worker is making now */
 };
 
 struct policy_state {
@@ -171,6 +179,26 @@ static double affinity_ms(const struct worker_view *view, const struct route_que
     return AFFINITY_BLOCK_SHARE * prefill_ms(view, query);
 }
 
+static double copy_ms(const struct worker_view *view, const struct route_query *query,
+                      double pending_tokens)
+{
+    double again = pending_tokens - held_tokens(view, query);
+
+    return COPY_SHARE * at_least(again, 0) / rate(view);
+}
+
+static double most_pending(const struct worker_view *views, size_t count,
+                           const struct route_query *query)
+{
+    double most = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (views[i].pending_tokens > 0)
+            most = at_least(held_tokens(&views[i], query), most);
+    }
+    return most;
+}
+
 static double in_flight_limit(const struct worker_view *views, size_t count)
 {
     double sum = 1; /* the one to be placed */
@@ -198,6 +226,7 @@ static struct route_terms predict(const struct policy_state *state, const struct
         .prefill_ms = prefill_ms(view, query),
         .decode_ms = decode_ms(view, query, foreign),
         .affinity_ms = affinity_ms(view, query),
+        .copy_ms = copy_ms(view, query, means->pending_tokens),
     };
     double given = given_ms(state, view->worker, query->now_ms);
 
@@ -219,11 +248,12 @@ static void choose(struct policy_state *state, const struct route_query *query,
 
     means.in_flight_limit = in_flight_limit(views, count);
     means.foreign = policy_foreign_usual(views, count, query->now_ms);
+    means.pending_tokens = most_pending(views, count, query);
     for (size_t i = 0; i < count; i++) {
         terms[i] = predict(state, query, &views[i], &means);
         state->ranks[i] =
-            (struct policy_rank){terms[i].total_ms - terms[i].affinity_ms, views[i].chosen_ms,
-                                 views[i].chosen_count, (uint32_t)i};
+            (struct policy_rank){terms[i].total_ms - terms[i].affinity_ms + terms[i].copy_ms,
+                                 views[i].chosen_ms, views[i].chosen_count, (uint32_t)i};
         least_ms = state->ranks[i].cost < least_ms ? state->ranks[i].cost : least_ms;
     }
     policy_rank(state->ranks, count, at_least(TIE_FRACTION * least_ms, TIE_MS_MIN),

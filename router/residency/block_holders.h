@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * block_holders: all holders of one block, in the 64 bits that a block_map keeps for it; 0: nobody.
- * A value owns memory once its holders no longer fit into it. Pure; one thread at a time.
+ * block_holders: all holders of one block, in the 64 bits that a block_table keeps for it; 0:
+ * nobody. A value owns memory once its holders no longer fit into it. Pure; one thread at a time.
  */
 #ifndef ROUTER_RESIDENCY_BLOCK_HOLDERS_H
 #define ROUTER_RESIDENCY_BLOCK_HOLDERS_H
@@ -12,19 +12,7 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
-
-enum {
-    BLOCK_HOLDERS_NUMBER_BITS = 11,
-    BLOCK_HOLDERS_WORD_BITS = 64,
-    BLOCK_HOLDERS_WORD_COUNT = (1 << BLOCK_HOLDERS_NUMBER_BITS) / BLOCK_HOLDERS_WORD_BITS,
-    BLOCK_HOLDERS_TOKEN_BITS = 21,
-};
-
-struct block_holding {
-    uint32_t holder;
-    uint32_t tokens;
-    uint8_t tiers; /* not 0 */
-};
+#include "router/residency/holder_set.h"
 
 /* What all values of an index take beyond their 64 bits. */
 struct block_holders_memory {
@@ -42,8 +30,11 @@ bool block_holders_remove(uint64_t *value, uint32_t holder, struct block_holders
 /* Its tiers, 0: it is none of them. *tokens is set only if it is. */
 uint8_t block_holders_find(uint64_t value, uint32_t holder, uint32_t *tokens);
 
+/* True: *tokens is what all of them say. False: they may disagree, or there are none. */
+bool block_holders_agreed(uint64_t value, uint32_t *tokens);
+
 /* The lowest number among them that is in words too, or -1. */
-int block_holders_first_of(uint64_t value, const uint64_t words[BLOCK_HOLDERS_WORD_COUNT]);
+int block_holders_first_of(uint64_t value, const uint64_t words[HOLDER_WORD_COUNT]);
 
 /* words[] becomes the set of holders below 64 * word_count. */
 void block_holders_write(uint64_t value, uint64_t *words, size_t word_count);

@@ -2,8 +2,8 @@
 
 #include "router/residency/residency_index.h"
 
-#include "hashing/block_map.h"
 #include "router/residency/block_holders.h"
+#include "router/residency/block_table.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,17 +27,19 @@
  * with nothing to look for costs nothing.
  */
 
-enum { PREFETCH_AHEAD = 32, WORD_BITS = BLOCK_HOLDERS_WORD_BITS };
-static_assert(RESIDENCY_HOLDER_COUNT_MAX == 1 << BLOCK_HOLDERS_NUMBER_BITS, "any holder fits");
-static_assert(RESIDENCY_INDEX_TOKENS_MAX == (1 << BLOCK_HOLDERS_TOKEN_BITS) - 1, "any count fits");
+enum { PREFETCH_AHEAD = 32, WORD_BITS = HOLDER_WORD_BITS };
+static_assert(RESIDENCY_HOLDER_COUNT_MAX == 1 << HOLDER_NUMBER_BITS, "any holder fits");
+static_assert(RESIDENCY_INDEX_TOKENS_MAX == (1 << HOLDER_TOKEN_BITS) - 1, "any count fits");
 
 struct residency_index {
-    struct block_map map; /* hash -> block_holders, never 0 */
+    struct block_table table;    /* hash -> block_holders, never 0 */
+    struct block_trail storing;  /* who stores goes along a prompt */
+    struct block_trail removing; /* and who removes along another */
     struct block_holders_memory memory;
     uint64_t holder_count;
     uint64_t refused_total;
     uint32_t held_by[RESIDENCY_HOLDER_COUNT_MAX]; /* blocks of each */
-    uint64_t retired[BLOCK_HOLDERS_WORD_COUNT];   /* those of whom something is left */
+    uint64_t retired[HOLDER_WORD_COUNT];          /* those of whom something is left */
     uint32_t retired_count;
     size_t sweep_cursor;
 };
@@ -74,20 +76,20 @@ struct residency_index *residency_index_create(size_t bytes_max)
     if (index == NULL)
         return NULL;
     index->memory.bytes_max = bytes_max / 4;
-    block_map_init(&index->map, bytes_max - index->memory.bytes_max);
+    block_table_init(&index->table, bytes_max - index->memory.bytes_max);
     return index;
 }
 
 void residency_index_destroy(struct residency_index *index)
 {
-    struct block_map_slot *slot;
-    size_t cursor = 0;
+    struct block_entry *entry;
+    size_t cursor = 0, entry_count = SIZE_MAX;
 
     if (index == NULL)
         return;
-    while ((slot = block_map_next(&index->map, &cursor)) != NULL)
-        block_holders_release(&slot->value, &index->memory);
-    block_map_release(&index->map);
+    while ((entry = block_table_next(&index->table, &cursor, &entry_count)) != NULL)
+        block_holders_release(&entry->value, &index->memory);
+    block_table_release(&index->table);
     free(index);
 }
 
@@ -100,7 +102,7 @@ int residency_index_store(struct residency_index *index, uint64_t hash, uint32_t
     assert(holder < RESIDENCY_HOLDER_COUNT_MAX && !is_retired(index, holder));
     assert(tiers != 0 && tiers <= (RESIDENCY_HBM | RESIDENCY_CPU | RESIDENCY_SSD));
 
-    value = block_map_claim(&index->map, hash);
+    value = block_table_claim(&index->table, hash, &index->storing);
     status = value != NULL
                  ? block_holders_store(value, (struct block_holding){holder, tokens, tiers},
                                        &index->memory)
@@ -116,7 +118,7 @@ int residency_index_store(struct residency_index *index, uint64_t hash, uint32_t
 
 void residency_index_remove(struct residency_index *index, uint64_t hash, uint32_t holder)
 {
-    uint64_t *value = block_map_find(&index->map, hash);
+    uint64_t *value = block_table_find(&index->table, hash, &index->removing);
 
     assert(holder < RESIDENCY_HOLDER_COUNT_MAX);
 
@@ -124,13 +126,14 @@ void residency_index_remove(struct residency_index *index, uint64_t hash, uint32
         return;
     count_removed(index, holder);
     if (*value == 0)
-        block_map_remove_value(&index->map, value);
+        block_table_remove(&index->table, value, &index->removing);
 }
 
 uint8_t residency_index_get(const struct residency_index *index, uint64_t hash, uint32_t holder,
                             uint32_t *tokens)
 {
-    const uint64_t *value = block_map_find(&index->map, hash);
+    const uint64_t *value =
+        block_table_find(&index->table, hash, &(struct block_trail){.entry = 0});
 
     assert(holder < RESIDENCY_HOLDER_COUNT_MAX);
 
@@ -141,7 +144,7 @@ uint8_t residency_index_get(const struct residency_index *index, uint64_t hash, 
 
 void residency_index_prefetch(const struct residency_index *index, uint64_t hash)
 {
-    block_map_prefetch(&index->map, hash);
+    block_table_prefetch(&index->table, hash);
 }
 
 void residency_index_retire(struct residency_index *index, uint32_t holder)
@@ -161,27 +164,28 @@ bool residency_index_is_free(const struct residency_index *index, uint32_t holde
     return index->held_by[holder] == 0;
 }
 
-static void sweep_slot(struct residency_index *index, struct block_map_slot *slot)
+static void sweep_entry(struct residency_index *index, struct block_entry *entry)
 {
+    const struct block_trail sweeping = {.entry = (uint32_t)index->sweep_cursor, .step = 1};
     int holder;
 
-    while ((holder = block_holders_first_of(slot->value, index->retired)) >= 0) {
-        (void)block_holders_remove(&slot->value, (uint32_t)holder, &index->memory);
+    while ((holder = block_holders_first_of(entry->value, index->retired)) >= 0) {
+        (void)block_holders_remove(&entry->value, (uint32_t)holder, &index->memory);
         count_removed(index, (uint32_t)holder);
     }
-    if (slot->value == 0)
-        block_map_remove_at(&index->map, &index->sweep_cursor);
+    if (entry->value == 0)
+        block_table_remove(&index->table, &entry->value, &sweeping);
 }
 
-bool residency_index_sweep(struct residency_index *index, size_t slot_count_max)
+bool residency_index_sweep(struct residency_index *index, size_t block_count_max)
 {
-    while (index->retired_count > 0 && slot_count_max > 0) {
-        struct block_map_slot *slot =
-            block_map_next_within(&index->map, &index->sweep_cursor, &slot_count_max);
+    while (index->retired_count > 0 && block_count_max > 0) {
+        struct block_entry *entry =
+            block_table_next(&index->table, &index->sweep_cursor, &block_count_max);
 
-        if (slot != NULL)
-            sweep_slot(index, slot);
-        else if (slot_count_max > 0)
+        if (entry != NULL)
+            sweep_entry(index, entry);
+        else if (block_count_max > 0)
             index->sweep_cursor = 0; /* the next round */
     }
     return index->retired_count > 0;
@@ -194,22 +198,27 @@ struct match_run {
     struct residency_match *matches;
     size_t holder_count;
     size_t word_count;
-    uint64_t active[BLOCK_HOLDERS_WORD_COUNT]; /* who has everything so far */
+    uint64_t active[HOLDER_WORD_COUNT]; /* who has everything so far */
 };
 
-/* holder has block_count blocks and no more; value is the last of them. */
-static void settle(struct match_run *run, uint32_t holder, size_t block_count, uint64_t value)
+/* Those of word `at` in leaving have the first block_count blocks and no more. */
+static void settle(struct match_run *run, size_t at, uint64_t leaving, size_t block_count,
+                   uint64_t value_before)
 {
-    struct residency_match *match;
+    struct residency_match match = {.block_count = (uint32_t)block_count};
+    bool is_agreed;
 
-    if (holder >= run->holder_count || block_count == 0)
+    if (leaving == 0 || block_count == 0)
         return;
-    match = &run->matches[holder];
-    *match = (struct residency_match){
-        .block_count = (uint32_t)block_count,
-        .bytes = run->blocks[block_count - 1].end,
-    };
-    (void)block_holders_find(value, holder, &match->tokens);
+    match.bytes = run->blocks[block_count - 1].end;
+    is_agreed = block_holders_agreed(value_before, &match.tokens);
+    for (; leaving != 0; leaving &= leaving - 1) {
+        const uint32_t holder = (uint32_t)(at * WORD_BITS) + (uint32_t)__builtin_ctzll(leaving);
+
+        if (!is_agreed)
+            (void)block_holders_find(value_before, holder, &match.tokens);
+        run->matches[holder] = match;
+    }
 }
 
 /* Takes out who is not in holders. False: nobody is left. */
@@ -219,11 +228,7 @@ static bool keep_only(struct match_run *run, const uint64_t *holders, size_t blo
     uint64_t left = 0;
 
     for (size_t word = 0; word < run->word_count; word++) {
-        uint64_t leaving = run->active[word] & ~holders[word];
-
-        for (; leaving != 0 && block_count > 0; leaving &= leaving - 1)
-            settle(run, (uint32_t)(word * WORD_BITS) + (uint32_t)__builtin_ctzll(leaving),
-                   block_count, value_before);
+        settle(run, word, run->active[word] & ~holders[word], block_count, value_before);
         run->active[word] &= holders[word];
         left |= run->active[word];
     }
@@ -236,43 +241,53 @@ static void begin_run(struct match_run *run, const struct residency_index *index
     memset(run->matches, 0, run->holder_count * sizeof *run->matches);
     for (size_t word = 0; word < run->word_count; word++)
         run->active[word] = ~index->retired[word];
+    if (run->holder_count % WORD_BITS > 0) /* nobody is asked about beyond the last */
+        run->active[run->word_count - 1] &= (1ull << run->holder_count % WORD_BITS) - 1;
+}
+
+/* False: nobody has the i-th block and all before it. */
+static bool match_block(struct match_run *run, size_t i, uint64_t value, uint64_t value_before)
+{
+    uint64_t holders[HOLDER_WORD_COUNT];
+
+    if (value != 0 && block_holders_key(value) == block_holders_key(value_before))
+        return true;
+    block_holders_write(value, holders, run->word_count);
+    return keep_only(run, holders, i, value_before);
 }
 
 void residency_index_match(const struct residency_index *index, const struct block *blocks,
                            size_t block_count, struct residency_match *matches, size_t holder_count)
 {
     struct match_run run = {.blocks = blocks, .matches = matches, .holder_count = holder_count};
-    uint64_t holders[BLOCK_HOLDERS_WORD_COUNT];
+    struct block_trail trail = {.entry = 0};
+    uint64_t values[BLOCK_TABLE_BATCH_MAX];
     uint64_t value_before = 0;
-    bool is_held = true;
+    size_t at = 0;
 
     assert(holder_count <= RESIDENCY_HOLDER_COUNT_MAX);
     assert(block_count <= UINT32_MAX);
 
     begin_run(&run, index);
-    for (size_t i = 0; i < block_count && i < PREFETCH_AHEAD; i++)
-        block_map_prefetch(&index->map, blocks[i].hash);
-    for (size_t i = 0; is_held && i <= block_count; i++) {
-        const uint64_t *found =
-            i < block_count ? block_map_find(&index->map, blocks[i].hash) : NULL;
-        const uint64_t value = found != NULL ? *found : 0;
+    while (at < block_count) {
+        const size_t count =
+            block_table_follow(&index->table, blocks + at, block_count - at, &trail, values);
 
-        if (i + PREFETCH_AHEAD < block_count)
-            block_map_prefetch(&index->map, blocks[i + PREFETCH_AHEAD].hash);
-        if (value == 0 || block_holders_key(value) != block_holders_key(value_before)) {
-            block_holders_write(value, holders, run.word_count);
-            is_held = keep_only(&run, holders, i, value_before);
+        for (size_t i = 0; i < count; i++, at++) {
+            if (!match_block(&run, at, values[i], value_before))
+                return;
+            value_before = values[i];
         }
-        value_before = value;
     }
+    (void)match_block(&run, block_count, 0, value_before);
 }
 
 struct residency_index_stats residency_index_stats(const struct residency_index *index)
 {
     return (struct residency_index_stats){
-        .block_count = block_map_count(&index->map),
+        .block_count = block_table_count(&index->table),
         .holder_count = index->holder_count,
-        .bytes = block_map_bytes(&index->map) + index->memory.bytes,
+        .bytes = block_table_bytes(&index->table) + index->memory.bytes,
         .refused_total = index->refused_total,
     };
 }

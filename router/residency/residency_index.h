@@ -74,8 +74,8 @@ void residency_index_retire(struct residency_index *index, uint32_t holder);
 /* Nothing is left of holder: its number may get a new meaning. */
 bool residency_index_is_free(const struct residency_index *index, uint32_t holder);
 
-/* Looks for leavings of retired holders in some more slots. True: there are more. */
-bool residency_index_sweep(struct residency_index *index, size_t slot_count_max);
+/* Looks for leavings of retired holders in some more blocks. True: there are more. */
+bool residency_index_sweep(struct residency_index *index, size_t block_count_max);
 
 /*
  * Fills matches[h] for each h < holder_count with what h has of blocks[0..block_count), in one

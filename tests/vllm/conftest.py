@@ -5,7 +5,7 @@ their own in the place of the dead."""
 import openai
 import pytest
 
-from engines import Engine, Router, make_model
+from engines import Cache, Engine, Router, make_model
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,8 @@ class Fleet:
         self.spare = self.start_engine()
 
     def start_engine(self):
-        engine = Engine(f"engine-{self.started}", self.model_folder, self.folder)
+        engine = Engine(f"engine-{self.started}", self.model_folder, self.folder,
+                        Cache(publishes=True))
         self.started += 1
         return engine
 

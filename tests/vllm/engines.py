@@ -2,6 +2,7 @@
 """Real vLLM servers on the CPU and the router in front of them, as processes."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -25,8 +26,7 @@ START_S = 180
 
 ENGINE_FLAGS = [
     "--served-model-name", MODEL, "--host", "127.0.0.1", "--enforce-eager",
-    "--dtype", "bfloat16", "--max-model-len", "8192",
-    "--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", "768",
+    "--dtype", "bfloat16",
     # Long prompts take several steps, as they do on a real GPU.
     "--max-num-batched-tokens", str(PREFILL_STEP_TOKENS),
     "--enable-prompt-tokens-details",
@@ -36,6 +36,7 @@ ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_ENABLE_RESPONSES_API_STORE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    "VLLM_SERVER_DEV_MODE": "1", # POST /reset_prefix_cache
     # Even where the caller's environment forbids it: each of an engine's three processes would
     # compile half of its packages anew.
     "PYTHONDONTWRITEBYTECODE": "",
@@ -112,13 +113,33 @@ class Process:
         return status
 
 
+@dataclasses.dataclass
+class Cache:
+    """The KV cache of an engine, and what it publishes of it."""
+    block_tokens: int = BLOCK_TOKENS
+    block_count: int = 768
+    context_tokens: int = 8192
+    hashes: str = "int"  # or "bytes": of published blocks
+    publishes: bool = False
+
+
 class Engine(Process):
     """One vLLM server. Created at once, ready later: several start side by side."""
 
-    def __init__(self, name, model_folder, folder):
+    def __init__(self, name, model_folder, folder, cache=Cache()):
         program = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "vllm"
-        super().__init__(name, [program, "serve", model_folder, "--port", "{port}", *ENGINE_FLAGS],
-                         folder, ENGINE_ENVIRONMENT)
+        self.kv_events, self.kv_replay = (f"ipc://{folder}/{name}.{what}"
+                                          for what in ("events", "replay"))
+        flags = ["--max-model-len", cache.context_tokens, "--block-size", cache.block_tokens,
+                 "--num-gpu-blocks-override", cache.block_count]
+        if cache.publishes:
+            flags += ["--kv-events-config", json.dumps({
+                "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.kv_events,
+                "replay_endpoint": self.kv_replay})]
+        environment = {**ENGINE_ENVIRONMENT,
+                       "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(cache.hashes == "int"))}
+        super().__init__(name, [program, "serve", model_folder, "--port", "{port}", *ENGINE_FLAGS,
+                                *flags], folder, environment)
 
     def is_ready(self):
         assert self.is_running(), f"{self.name} ended:\n{self.log_tail()}"
@@ -143,11 +164,12 @@ class Engine(Process):
 
 class Router(Process):
     def __init__(self, name, engines, folder, *flags):
+        """engines: those it is told of; where there are none, flags say where it finds them."""
         self.admin_port = free_port()
+        urls = ["--worker-urls", ",".join(engine.url for engine in engines)] if engines else []
         super().__init__(name, [
             BIN / "samovar-router", "--host", "127.0.0.1", "--port", "{port}",
-            "--admin-port", self.admin_port, "--log-format", "json",
-            "--worker-urls", ",".join(engine.url for engine in engines), *flags], folder)
+            "--admin-port", self.admin_port, "--log-format", "json", *urls, *flags], folder)
 
     def workers(self):
         text = get(f"http://127.0.0.1:{self.admin_port}/workers")[1]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """samovar-sim, the simulated engine, as a process."""
 
+import json
+
 from peers.http1 import read_answer, request_bytes
 from peers.openai_api import MODEL
 from peers.process import Process, program, wait_until
@@ -8,11 +10,16 @@ from peers.wire import HOST, Wire
 
 
 class Sim(Process):
-    def __init__(self, *flags):
-        super().__init__([program("samovar-sim"), "--host", HOST, "--port", 0, "--model", MODEL,
+    def __init__(self, *flags, port=0):
+        super().__init__([program("samovar-sim"), "--host", HOST, "--port", port, "--model", MODEL,
                           *flags])
         with self.killed_on_failure():
             self.port = wait_until(self._told_port, lambda: f"it listens: {self.log.text}")
+
+    def restart(self, *flags):
+        """kill -9, and another one on the same port; its flags say where it publishes."""
+        self.kill()
+        self.__init__(*flags, port=self.port)
 
     @property
     def address(self):
@@ -46,6 +53,16 @@ class Sim(Process):
         wire = Wire.connect(self.address)
         wire.send(request_bytes("GET", target, None, {"Connection": "close", **dict(fields)}))
         answer = read_answer(wire, "GET")
+        answer.read_all()
+        wire.close()
+        return answer
+
+    def post(self, target, body):
+        """One request of a JSON body, past any router."""
+        wire = Wire.connect(self.address)
+        wire.send(request_bytes("POST", target, json.dumps(body).encode(),
+                                {"Content-Type": "application/json", "Connection": "close"}))
+        answer = read_answer(wire, "POST")
         answer.read_all()
         wire.close()
         return answer

@@ -256,6 +256,29 @@ Test(policy_ttft, a_hot_prefix_stays_together_first_and_spreads_once_its_queue_g
     }
 }
 
+Test(policy_ttft, fifty_requests_with_one_new_prefix_make_it_twice_at_most)
+{
+    enum { PREFIX = 8000, TAIL = 30, REQUESTS = 50 };
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        unsigned maker_count = 0;
+        struct fleet fleet;
+        fleet_init(&fleet, "ttft", seed);
+
+        for (unsigned i = 0; i < REQUESTS; i++) {
+            uint32_t chosen = fleet_choose(&fleet, PREFIX + TAIL);
+            struct worker_view *view = &fleet.views[chosen];
+
+            maker_count += view->pending_tokens <= 0;
+            fleet_send(&fleet, chosen, PREFIX + TAIL);
+            view->matched_tokens = view->pending_tokens = PREFIX;
+        }
+
+        cr_assert(le(uint, maker_count, 2), "%u, seed %zu", maker_count, (size_t)seed);
+        fleet_release(&fleet);
+    }
+}
+
 Test(policy_ttft, a_pending_prefix_is_a_hit_that_waits_for_its_maker)
 {
     struct fleet fleet;

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/reporter.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "backends/runtime/log.h"
+
+/*
+ * DESIGN
+ *
+ *   engine  -> kv_event_source -> cache_events -.
+ *                                                alignment -> flush -> residency_report -> Redis
+ *   routers -> note_feed       -> note_intake --'
+ *
+ * A flush looks at all that changed since the last one, so changes gather for FLUSH_MS: that is
+ * also how long a flood of events keeps the joins waiting.
+ *
+ * Three things are lies unless they are acted upon at once: the engine's process ended, or began
+ * anew, or a part of what it said is lost for good. Each time all is withdrawn: a removal may be
+ * among the lost, and a phantom costs a prefill on the wrong worker for ever, while a hit that was
+ * not foreseen costs one. What the engine replays, and what it stores from then on, comes back
+ * together with its text, which is kept: names of blocks are made of their content.
+ *
+ * is_whole: every message of this engine process was seen, from its first on or from one that its
+ * replay began with. It is known once a message or the end of a replay has come without a loss.
+ */
+
+enum {
+    FLUSH_MS = 5,
+    IDLE_FLUSH_MS = 1000, /* attempts grow too old also while nothing happens */
+    DEPTH_MAX = 131072,   /* blocks of a chain: RESIDENCY_TOKENS_MAX in blocks of 16 */
+    ATTEMPTS_MAX = 4096,
+    ATTEMPT_WAIT_MS = 10000,
+    REPORT_FLUSH_MS = 10,
+    LEASE_MS = 3000,
+    PAGE_TTL_S = 900,
+    CHANGE_COUNT_MAX = 4096,
+    REPLAY_IDLE_MS = 2000,
+    REPLAY_COOLDOWN_MS = 100,
+    QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
+};
+
+struct reporter {
+    struct reporter_config config;
+    struct io_loop *io;
+    struct alignment alignment;
+    struct cache_events events;
+    struct note_intake intake;
+    struct kv_event_source *source;
+    struct residency_report *report;
+    struct residency_meta meta;
+    uv_timer_t flush;
+    bool is_flush_soon;
+    bool is_connected;
+    bool has_lost; /* messages of this engine process */
+    bool is_whole;
+    uint64_t foreign_fingerprint; /* that was logged last */
+    uint64_t claims_total;
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+};
+
+/* ---- out ---- */
+
+static void on_claimed(void *ctx, uint64_t hash, uint8_t tiers, uint32_t tokens)
+{
+    struct reporter *reporter = ctx;
+
+    reporter->claims_total++;
+    /* What has no room is counted by the report, and not claimed. */
+    (void)!residency_report_set(reporter->report, (struct residency_record){hash, tokens, tiers});
+}
+
+/* A router goes on from a block that we do not know: it is told so, whatever it saw. */
+static void on_unknown_start(void *ctx, uint64_t start)
+{
+    struct reporter *reporter = ctx;
+
+    (void)!residency_report_set(reporter->report, (struct residency_record){.hash = start});
+}
+
+static void on_flush(uv_timer_t *timer)
+{
+    struct reporter *reporter = timer->data;
+
+    reporter->is_flush_soon = false;
+    alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
+    uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
+}
+
+static void flush_soon(struct reporter *reporter)
+{
+    if (reporter->is_flush_soon)
+        return;
+    reporter->is_flush_soon = true;
+    uv_timer_start(&reporter->flush, on_flush, FLUSH_MS, 0);
+}
+
+static void set_whole(struct reporter *reporter, bool is_whole)
+{
+    if (is_whole == reporter->is_whole)
+        return;
+    reporter->is_whole = is_whole;
+    residency_report_set_whole(reporter->report, is_whole);
+    LOG(LOG_INFO, is_whole ? "cache_known" : "cache_not_known",
+        log_text("worker", reporter->config.spec->name));
+}
+
+/* ---- the engine's events ---- */
+
+static void withdraw(struct reporter *reporter)
+{
+    cache_events_begin_epoch(&reporter->events);
+    set_whole(reporter, false);
+    flush_soon(reporter);
+}
+
+/* Blocks of another size than before are said of the engine, not of what it held. */
+static void note_geometry(struct reporter *reporter)
+{
+    uint32_t block_tokens = reporter->events.block_tokens;
+
+    if (block_tokens == 0 || block_tokens == reporter->meta.block_tokens)
+        return;
+    LOG(LOG_INFO, "engine_geometry", log_text("worker", reporter->config.spec->name),
+        log_u64("block_tokens", block_tokens));
+    reporter->meta.block_tokens = block_tokens;
+    residency_report_set_meta(reporter->report, &reporter->meta);
+}
+
+static void on_batch(void *context, struct kv_event_notice notice, struct kv_event_batch *batch)
+{
+    struct reporter *reporter = context;
+
+    if (notice.is_restarted) {
+        reporter->has_lost = false;
+        LOG(LOG_INFO, "engine_restarted", log_text("worker", reporter->config.spec->name));
+    }
+    if (notice.lost_count > 0) {
+        reporter->has_lost = true;
+        LOG(LOG_WARN, "events_lost", log_text("worker", reporter->config.spec->name),
+            log_u64("batches", notice.lost_count));
+    }
+    if (notice.is_restarted || notice.lost_count > 0)
+        withdraw(reporter);
+    cache_events_apply(&reporter->events, batch);
+    note_geometry(reporter);
+    set_whole(reporter, !reporter->has_lost);
+    flush_soon(reporter);
+}
+
+static void on_contact(void *context, enum kv_event_contact contact)
+{
+    struct reporter *reporter = context;
+    const char *name = reporter->config.spec->name;
+
+    switch (contact) {
+    case KV_EVENT_CONTACT_MADE:
+        reporter->is_connected = true;
+        LOG(LOG_INFO, "events_connected", log_text("worker", name));
+        break;
+    case KV_EVENT_CONTACT_WHOLE:
+        set_whole(reporter, !reporter->has_lost);
+        break;
+    case KV_EVENT_CONTACT_LOST:
+        reporter->is_connected = false;
+        reporter->has_lost = false;
+        LOG(LOG_WARN, "events_disconnected", log_text("worker", name),
+            log_text("effect", "all that the engine held is withdrawn"));
+        withdraw(reporter);
+        break;
+    }
+}
+
+static const struct kv_event_source_callbacks source_callbacks = {on_batch, on_contact};
+
+/* ---- the routers' notes, and what the engine says of itself ---- */
+
+void reporter_take_entry(struct reporter *reporter, struct slice entry)
+{
+    struct note_intake *intake = &reporter->intake;
+
+    note_intake_take(intake, entry, io_loop_now_ms(reporter->io));
+    flush_soon(reporter);
+    if (intake->foreign_fingerprint == reporter->foreign_fingerprint)
+        return;
+    reporter->foreign_fingerprint = intake->foreign_fingerprint;
+    LOG(LOG_WARN, "foreign_router", log_text("worker", reporter->config.spec->name),
+        log_text("why", "a router with another secret or version writes to this worker's agent"),
+        log_text("advice", "give all routers and agents the same --secret-file"));
+}
+
+void reporter_take_probe(struct reporter *reporter, const struct worker *worker)
+{
+    struct residency_meta *meta = &reporter->meta;
+    const struct worker_report *report = &worker->report;
+
+    residency_report_set_load(reporter->report, report->is_known, report->running, report->waiting);
+    if (!report->is_known)
+        return;
+    /* Emptying its cache vLLM says nothing of what its connectors hold, and they keep it. */
+    reporter->events.clears_all_tiers = worker->engine != ENGINE_VLLM;
+    snprintf(meta->engine, sizeof meta->engine, "%s", engine_kind_name(worker->engine));
+    if (report->cache_tokens > 0)
+        meta->cache_tokens = report->cache_tokens;
+    if (meta->block_tokens == 0)
+        meta->block_tokens = report->block_tokens;
+    residency_report_set_meta(reporter->report, meta);
+}
+
+void reporter_linked(struct reporter *reporter)
+{
+    residency_report_linked(reporter->report);
+}
+
+/* ---- life ---- */
+
+static uint64_t draw_epoch(void)
+{
+    uint64_t epoch = 0;
+
+    while (epoch == 0)
+        if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch)
+            abort(); /* as for any length up to 256 */
+    return epoch;
+}
+
+static void make_meta(struct reporter *reporter, uint64_t epoch)
+{
+    struct residency_meta *meta = &reporter->meta;
+
+    *meta = (struct residency_meta){
+        .fingerprint = reporter->config.fingerprint,
+        .version = SAMOVAR_VERSION,
+        .epoch = epoch,
+        .text_depth_max = DEPTH_MAX,
+    };
+    snprintf(meta->url, sizeof meta->url, "%s", reporter->config.spec->name);
+    if (gethostname(meta->node, sizeof meta->node - 1) < 0)
+        meta->node[0] = '\0';
+}
+
+static int open_report(struct reporter *reporter, uint64_t epoch)
+{
+    int status = residency_report_create(
+        &reporter->io->loop, reporter->config.link,
+        (struct residency_report_config){.worker = reporter->config.spec->name,
+                                         .epoch = epoch,
+                                         .flush_ms = REPORT_FLUSH_MS,
+                                         .lease_ms = LEASE_MS,
+                                         .page_ttl_s = PAGE_TTL_S,
+                                         .record_count_max = reporter->config.text_blocks_max,
+                                         .change_count_max = CHANGE_COUNT_MAX},
+        &reporter->report);
+
+    if (status == 0)
+        residency_report_set_meta(reporter->report, &reporter->meta);
+    return status;
+}
+
+static int open_alignment(struct reporter *reporter)
+{
+    const struct reporter_config *config = &reporter->config;
+    int status = alignment_init(
+        &reporter->alignment, (struct alignment_config){.secret = config->secret,
+                                                        .token_nodes_max = config->token_blocks_max,
+                                                        .text_nodes_max = config->text_blocks_max,
+                                                        .depth_max = DEPTH_MAX,
+                                                        .attempts_max = ATTEMPTS_MAX,
+                                                        .wait_ms = ATTEMPT_WAIT_MS,
+                                                        .groups = 1,
+                                                        .on_claimed = on_claimed,
+                                                        .ctx = reporter});
+
+    if (status < 0)
+        return status;
+    cache_events_init(&reporter->events, config->secret, &reporter->alignment.tokens);
+    note_intake_init(&reporter->intake, &reporter->alignment, config->fingerprint);
+    reporter->intake.on_unknown_start = on_unknown_start;
+    reporter->intake.ctx = reporter;
+    return 0;
+}
+
+static int open_source(struct reporter *reporter)
+{
+    const struct engine_spec *spec = reporter->config.spec;
+
+    return kv_event_source_create(
+        &reporter->io->loop,
+        (struct kv_event_source_config){.endpoint = spec->events,
+                                        .replay_endpoint =
+                                            spec->replay[0] != '\0' ? spec->replay : NULL,
+                                        .topic = reporter->config.topic,
+                                        .replay_idle_ms = REPLAY_IDLE_MS,
+                                        .replay_cooldown_ms = REPLAY_COOLDOWN_MS,
+                                        .queued_bytes_max = QUEUED_BYTES_MAX},
+        &source_callbacks, reporter, &reporter->source);
+}
+
+int reporter_create(struct io_loop *io, struct reporter_config config, struct reporter **created)
+{
+    struct reporter *reporter = calloc(1, sizeof *reporter);
+    uint64_t epoch = draw_epoch();
+    int status;
+
+    *created = NULL;
+    if (reporter == NULL)
+        return -ENOMEM;
+    reporter->config = config;
+    reporter->io = io;
+    uv_timer_init(&io->loop, &reporter->flush);
+    reporter->flush.data = reporter;
+    make_meta(reporter, epoch);
+    status = open_alignment(reporter);
+    if (status == 0)
+        status = open_report(reporter, epoch);
+    if (status == 0)
+        status = open_source(reporter);
+    if (status < 0) {
+        reporter_close(&reporter, NULL, NULL);
+        return status;
+    }
+    uv_timer_start(&reporter->flush, on_flush, IDLE_FLUSH_MS, 0);
+    *created = reporter;
+    return 0;
+}
+
+struct reporter_stats reporter_stats(const struct reporter *reporter)
+{
+    return (struct reporter_stats){
+        .tokens = &reporter->alignment.tokens,
+        .text = &reporter->alignment.text,
+        .attempts = &reporter->alignment.attempts,
+        .alignment = reporter->alignment.stats,
+        .events = reporter->events.stats,
+        .notes = reporter->intake.results,
+        .source = kv_event_source_stats(reporter->source),
+        .report = residency_report_stats(reporter->report),
+        .claims_total = reporter->claims_total,
+        .epoch = reporter->meta.epoch,
+        .block_tokens = reporter->meta.block_tokens,
+        .is_connected = reporter->is_connected,
+        .is_whole = reporter->is_whole,
+    };
+}
+
+const char *reporter_name(const struct reporter *reporter)
+{
+    return reporter->config.spec->name;
+}
+
+/* source, then report, then the timer: each when the one before is gone. */
+
+static void on_timer_closed(uv_handle_t *timer)
+{
+    struct reporter *reporter = timer->data;
+    void (*on_closed)(void *ctx) = reporter->on_closed;
+    void *ctx = reporter->closed_ctx;
+
+    alignment_release(&reporter->alignment);
+    free(reporter);
+    if (on_closed != NULL)
+        on_closed(ctx);
+}
+
+static void on_report_closed(void *ctx)
+{
+    struct reporter *reporter = ctx;
+
+    uv_close((uv_handle_t *)&reporter->flush, on_timer_closed);
+}
+
+static void close_report(void *ctx)
+{
+    struct reporter *reporter = ctx;
+
+    if (reporter->report != NULL)
+        residency_report_close(&reporter->report, on_report_closed, reporter);
+    else
+        on_report_closed(reporter);
+}
+
+void reporter_close(struct reporter **closed, void (*on_closed)(void *ctx), void *ctx)
+{
+    struct reporter *reporter = *closed;
+
+    *closed = NULL;
+    if (reporter == NULL)
+        return;
+    reporter->on_closed = on_closed;
+    reporter->closed_ctx = ctx;
+    uv_timer_stop(&reporter->flush);
+    if (reporter->source != NULL)
+        kv_event_source_close(&reporter->source, close_report);
+    else
+        close_report(reporter);
+}

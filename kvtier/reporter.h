@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * reporter: all that an agent knows of one worker, and what it tells of it: the engine's events and
+ * the routers' notes go in, are joined, and come out as the report in Redis. What is not certain is
+ * withdrawn: when the engine's process ends, and when messages of it are lost. Loop thread only.
+ */
+#ifndef KVTIER_REPORTER_H
+#define KVTIER_REPORTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backends/io_loop.h"
+#include "backends/kvevents/kv_event_source.h"
+#include "backends/redis/residency_report.h"
+#include "backends/runtime/must_check.h"
+#include "backends/worker.h"
+#include "kvtier/cache_events.h"
+#include "kvtier/engine_spec.h"
+#include "kvtier/identity/alignment.h"
+#include "kvtier/note_intake.h"
+
+struct reporter;
+
+struct reporter_config {
+    const struct engine_spec *spec; /* borrowed until close */
+    const uint8_t *secret;          /* DIGEST_SECRET_BYTES; borrowed */
+    uint64_t fingerprint;
+    const char *topic; /* of events; borrowed */
+    uint32_t token_blocks_max;
+    uint32_t text_blocks_max;
+    struct redis_link *link; /* borrowed until close */
+};
+
+/* Starts to listen to the engine. -ENOMEM; -EINVAL: its endpoints are none; -EAGAIN: no thread. */
+MUST_CHECK int reporter_create(struct io_loop *io, struct reporter_config config,
+                               struct reporter **reporter);
+
+/* The link is READY (again). */
+void reporter_linked(struct reporter *reporter);
+
+/* The field "b" of an entry that routers wrote for this worker. */
+void reporter_take_entry(struct reporter *reporter, struct slice entry);
+
+/* What the engine says of itself over HTTP. */
+void reporter_take_probe(struct reporter *reporter, const struct worker *worker);
+
+/* What may be asked of it; pointers are good until it is closed. */
+struct reporter_stats {
+    const struct token_chain *tokens;
+    const struct text_chain *text;
+    const struct attempt_table *attempts;
+    struct alignment_stats alignment;
+    struct cache_events_stats events;
+    const uint64_t *notes; /* [NOTE_RESULT_COUNT] */
+    struct kv_event_source_stats source;
+    struct residency_report_stats report;
+    uint64_t claims_total; /* changes told to the report */
+    uint64_t epoch;
+    uint32_t block_tokens; /* of the engine; 0: not known */
+    bool is_connected;     /* to the engine's events */
+    bool is_whole;         /* all that the engine holds is known */
+};
+
+struct reporter_stats reporter_stats(const struct reporter *reporter);
+
+/* The worker's name. */
+const char *reporter_name(const struct reporter *reporter);
+
+/* Stops listening, gives up the lease. NULLs *reporter, which may be NULL; on_closed, which may be
+ * NULL, once, by the loop. */
+void reporter_close(struct reporter **reporter, void (*on_closed)(void *ctx), void *ctx);
+
+#endif
