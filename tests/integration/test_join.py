@@ -12,7 +12,7 @@ import pytest
 
 from peers.api_families import MESSAGES, RESPONSES
 from peers.http1 import head_bytes
-from peers.openai_api import CHAT, COMPLETIONS, MODEL, USAGE
+from peers.openai_api import CHAT, COMPLETIONS, DONE, MODEL, USAGE
 from peers.process import wait_until
 from peers.scripted_agent import ANCHOR, ANSWERED, ROUTED, TEXT, UNKNOWN, ScriptedAgent
 from peers.worker import ScriptedWorker
@@ -209,11 +209,12 @@ def test_tokenize_gets_the_body_as_the_client_wrote_it(router, engine, agent):
     assert len(engine.tokenized) == 3, "the template's tail is known by now"
 
 
-def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_router, redis, worker,
-                                                                secret_file):
+def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_router, redis, worker):
     """A stream that goes on: whoever counted right so far is told of before it ends."""
     router = start_telling_router([worker])
-    agent = ScriptedAgent(redis, worker, router)
+    worker.handler = lambda request: request.answer(COMPLETIONS.answer())
+    agent = seen_agent(ScriptedAgent(redis, worker, router), router)
+    worker.handler = None
     counts = {"count": 40, "tokens": list(range(40))}
     usage = {**USAGE, "prompt_tokens": 40}
 
@@ -226,7 +227,7 @@ def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_ro
         return client, request
 
     def end(client, request):
-        for event in (COMPLETIONS.finish(), COMPLETIONS.usage_event(usage), b"data: [DONE]\n\n"):
+        for event in (COMPLETIONS.finish(), COMPLETIONS.usage_event(usage), DONE):
             request.send_chunk(event)
         request.end_stream()
         client.answer().read_all()
@@ -236,17 +237,9 @@ def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_ro
         assert request.target == "/tokenize"
         request.answer(json.dumps(counts).encode())
 
-    def is_seen():
-        client, request = begin("first")
-        if worker.requests.empty():
-            time.sleep(0.05)
-        seen = not worker.requests.empty()
-        if seen:
-            serve_tokenize()
-        end(client, request)
-        return seen
-
-    wait_until(is_seen, "the agent is seen")
+    client, request = begin("first")
+    serve_tokenize()
+    end(client, request)
     wait_outcome(router, "posted", 1)
     wait_notes(agent, 2)
     client, request = begin("second")
@@ -503,22 +496,25 @@ def test_a_redis_that_is_stopped_is_nothing_to_a_request(router, engine, agent, 
 def test_early_heads_keep_the_body_until_it_is_asked_about(start_telling_router, redis, engine):
     router = start_telling_router([engine], "--early-head-ms", 20)
     agent = seen_agent(ScriptedAgent(redis, engine, router), router)
-    serve = engine.serve
+    has_head = threading.Event()
 
     def slowly(request):
         if request.target == "/tokenize":
-            serve(request)
+            engine.serve(request)
             return
-        body = json.loads(request.body())
+        usage = engine.usage_of(json.loads(request.body()))
         request.start_stream()
-        time.sleep(0.2)  # the head goes out alone meanwhile
-        for event in [*CHAT.stream()[:-1], CHAT.usage_event(engine.usage_of(body)),
-                      b"data: [DONE]\n\n"]:
+        has_head.wait(20)
+        for event in CHAT.stream(with_usage=True)[:-2] + [CHAT.usage_event(usage), DONE]:
             request.send_chunk(event)
         request.end_stream()
 
     engine.handler = slowly
-    router.post(CHAT, CHAT.request(TEXT_4K, stream=True))
+    client = router.connect()
+    client.post(CHAT, CHAT.request(TEXT_4K, stream=True))
+    answer = client.answer()  # its head alone
+    has_head.set()
+    answer.read_all()
 
     assert [note.kind for note in wait_notes(agent, 2)][:2] == [ROUTED, ANCHOR]
 
