@@ -382,8 +382,8 @@ def test_who_has_no_tokenize_is_asked_once(router, engine, agent, status):
 
     for number in range(3):
         router.post(CHAT, CHAT.request(f"{number}" + TEXT_4K))
+        wait_outcome(router, "unable", number + 1)
 
-    wait_outcome(router, "unable", 3)
     assert len(engine.tokenized) == 1
     assert agent.notes() == []
 
