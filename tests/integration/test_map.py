@@ -3,6 +3,7 @@
 
 import json
 import signal
+import subprocess
 import threading
 import time
 
@@ -10,7 +11,7 @@ import pytest
 
 from peers.map_agent import CPU, EXPLAIN_SECRET, HBM, MapAgent, blocks_of
 from peers.openai_api import CHAT
-from peers.process import wait_until
+from peers.process import program, wait_until
 from peers.redis_server import RedisServer
 
 PREFIX = "You are a careful assistant who knows everything about samovars. " * 60
@@ -335,7 +336,8 @@ def test_another_fingerprint_is_ignored_and_said_loudly_once(world):
 
 
 def ask_all_along(world, seconds):
-    """Requests one after the other; their latencies. Each succeeds."""
+    """Requests one after the other, each of which succeeds; the 99th percentile of how long they
+    take: the machine may be busy with something else for a moment."""
     latencies = []
     end = time.monotonic() + seconds
     number = 0
@@ -344,7 +346,7 @@ def ask_all_along(world, seconds):
         world.ask(prompt(number % 20))
         latencies.append(time.monotonic() - begun)
         number += 1
-    return latencies
+    return sorted(latencies)[len(latencies) * 99 // 100]
 
 
 def held_world(world):
@@ -388,14 +390,14 @@ def test_a_redis_that_lost_everything_is_filled_and_read_again(world, is_restart
 
 def test_a_redis_that_stops_holds_up_nobody(world):
     agents = held_world(world)
-    usual = sorted(ask_all_along(world, 1))
+    usual = ask_all_along(world, 2)
     world.redis.pause()
     for agent in agents:
         agent.fall_silent(is_said=False)
-    stopped = sorted(ask_all_along(world, 5))
+    stopped = ask_all_along(world, 5)
     world.redis.resume()
 
-    assert stopped[-1] < usual[-1] + 0.1, "no request waits for it"
+    assert stopped < usual + 0.05, "no request waits for it"
     assert world.row(world.fleet[0])["believed"] is False
     for agent in agents:
         agent.speak()
@@ -406,7 +408,7 @@ def test_a_redis_that_stops_holds_up_nobody(world):
 def test_a_redis_that_answers_late_is_believed_and_holds_up_nobody(world):
     """Each answer half a second late: stopped and continued by turns."""
     held_world(world)
-    usual = sorted(ask_all_along(world, 1))
+    usual = ask_all_along(world, 2)
     is_over = threading.Event()
 
     def slow_down():
@@ -419,13 +421,13 @@ def test_a_redis_that_answers_late_is_believed_and_holds_up_nobody(world):
     thread = threading.Thread(target=slow_down)
     thread.start()
     try:
-        slow = sorted(ask_all_along(world, 5))
+        slow = ask_all_along(world, 5)
         rung = world.ask(prompt(1))["rung"]
     finally:
         is_over.set()
         thread.join()
     assert rung == "exact"
-    assert slow[len(slow) * 99 // 100] < usual[len(usual) * 99 // 100] + 0.05
+    assert slow < usual + 0.05, "no request waits for it"
 
 
 def test_a_redis_that_refuses_is_a_guess_until_it_does_not(world):
@@ -447,6 +449,42 @@ def test_a_read_only_redis_is_read(world):
     world.redis.call("REPLICAOF", "127.0.0.1", "1")  # READONLY to every write; reads are served
     time.sleep(1)
     assert world.ask(prompt(1))["rung"] == "exact"
+
+
+# --- what operators see ---
+
+
+def shown(world, *words):
+    return subprocess.run([program("samovar"), "show", "residency", "--admin",
+                           "http://%s:%d" % world.router.admin_address, *words], check=True,
+                          capture_output=True, text=True).stdout
+
+
+def test_who_is_believed_is_a_table(world):
+    agent = world.agent(world.fleet[0])
+    agent.hold(prompt(1), count=3)
+    world.wait(world.fleet[0], believed=True, records=3)
+    wait_until(lambda: world.row(world.fleet[0])["agent"], "its meta is read")
+
+    head, *rows = shown(world).splitlines()
+
+    cells = [dict(zip(head.split(), row.split(), strict=False)) for row in rows[:2]]
+    by_url = {row["WORKER"]: row for row in cells}
+    known = by_url[world.fleet[0].url]
+    assert (known["NODE"], known["BELIEVED"], known["STATE"]) == ("test", "yes", "follow")
+    assert (known["RECORDS"], known["HBM"], known["SSD"], known["LAST"]) == ("3", "3", "0", "-")
+    assert by_url[world.fleet[1].url]["BELIEVED"] == "no_agent"
+    assert "map: reached, 1 workers listed" in rows
+    assert json.loads(shown(world, "--json"))["map"]["reached"] is True
+
+
+def test_without_a_map_there_is_nothing_but_guesses(start_router, start_fleet):
+    fleet = start_fleet(1)
+    router = start_router(fleet)
+    found = router.admin("/residency").json()
+    assert found["map"] is None
+    assert [row["doubt"] for row in found["workers"]] == ["no_map"]
+    assert not [key for key in router.metrics() if "_map_" in key]
 
 
 # --- discovery ---
