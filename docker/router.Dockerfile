@@ -16,7 +16,7 @@ RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSAMOVAR
 
 FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libuv1 libsimdjson14 libxxhash0 libyaml-0-2 \
+ && apt-get install -y --no-install-recommends libuv1 libsimdjson14 libxxhash0 libyaml-0-2 libhiredis0.14 \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /build/bin/samovar-router /build/bin/samovar /usr/bin/
 

@@ -17,7 +17,7 @@ RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 
 FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libuv1 libsimdjson14 libxxhash0 libyaml-0-2 \
+ && apt-get install -y --no-install-recommends libuv1 libsimdjson14 libxxhash0 libzmq5 \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /build/bin/samovar-sim /usr/bin/
 USER 65532:65532

@@ -535,8 +535,6 @@ int app_init(struct app *app, struct config *config)
         code = start_fleet(app, options);
     if (code == EXIT_CODE_OK)
         code = app_start_map(app, options);
-    if (code == EXIT_CODE_OK)
-        code = app_start_join(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
 

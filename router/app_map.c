@@ -7,7 +7,8 @@
 #include "backends/runtime/private_file.h"
 #include "router/residency_map.h"
 
-/* What agents say of the workers. Nobody waits for it: a router is ready without Redis. */
+/* What agents say of the workers, and what they are told. Nobody waits for it: a router is ready
+ * without Redis. */
 
 static int read_password(struct private_file *password, const char *path,
                          char why[PRIVATE_FILE_WHY_BYTES])
@@ -38,6 +39,8 @@ int app_start_map(struct app *app, const struct router_options *options)
         status = redis_url_parse(slice_of_string(options->redis), &config.feed.url, why);
     if (status == 0)
         status = residency_map_open(&app->relay, config, &app->relay.map);
+    if (status == 0)
+        status = app_start_join(app, options, &config.feed.url, config.feed.password);
     private_file_release(&password);
     if (status < 0)
         fprintf(stderr, "samovar-router: %s\n", why);

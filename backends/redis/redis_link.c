@@ -731,6 +731,37 @@ int redis_link_send(struct redis_link *link, const struct slice *words, size_t c
     return status;
 }
 
+uint32_t redis_link_room(const struct redis_link *link)
+{
+    const bool is_ready = link->state == REDIS_LINK_READY;
+
+    return is_ready && link->pending_count < link->config.pending_max
+               ? link->config.pending_max - link->pending_count
+               : 0;
+}
+
+struct redis_link_mark redis_link_mark(const struct redis_link *link)
+{
+    const size_t byte_count = link->conn != NULL ? buf_len(&link->conn->unsent) : 0;
+
+    return (struct redis_link_mark){byte_count, link->pending_count};
+}
+
+void redis_link_take_back(struct redis_link *link, struct redis_link_mark mark)
+{
+    struct buf *unsent;
+
+    assert(mark.pending_count <= link->pending_count);
+
+    if (link->pending_count == mark.pending_count)
+        return;
+    unsent = &link->conn->unsent;
+    assert(mark.byte_count <= buf_len(unsent));
+    unsent->end = unsent->start + mark.byte_count;
+    link->stats.command_count -= link->pending_count - mark.pending_count;
+    link->pending_count = mark.pending_count;
+}
+
 enum redis_link_state redis_link_state(const struct redis_link *link)
 {
     return link->state;

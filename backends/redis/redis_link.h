@@ -90,6 +90,19 @@ MUST_CHECK int redis_link_open(uv_loop_t *loop, struct redis_link_config config,
 MUST_CHECK int redis_link_send(struct redis_link *link, const struct slice *words, size_t count,
                                redis_done_fn *on_done, void *ctx);
 
+/* How many more commands would be taken now, as far as their number goes. */
+uint32_t redis_link_room(const struct redis_link *link);
+
+/* For commands that go together or not at all: what was sent since the mark, within the same call
+ * from the loop, is taken back as if it had never been sent. */
+struct redis_link_mark {
+    size_t byte_count;
+    uint32_t pending_count;
+};
+
+struct redis_link_mark redis_link_mark(const struct redis_link *link);
+void redis_link_take_back(struct redis_link *link, struct redis_link_mark mark);
+
 enum redis_link_state redis_link_state(const struct redis_link *link);
 
 struct redis_link_stats {

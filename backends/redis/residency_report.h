@@ -31,7 +31,9 @@ struct residency_report_config {
     uint32_t change_count_max; /* that "out" keeps; 4096 */
 };
 
-/* Borrows link until close; call residency_report_linked() when it is READY (again). -ENOMEM. */
+/* Borrows link until close; call residency_report_linked() when it is READY (again). A flush takes
+ * up to a thousand commands of the link's pending_max at once, fewer where there is less room.
+ * -ENOMEM. */
 MUST_CHECK int residency_report_create(uv_loop_t *loop, struct redis_link *link,
                                        struct residency_report_config config,
                                        struct residency_report **report);
@@ -47,7 +49,8 @@ void residency_report_set_load(struct residency_report *report, bool has_load, u
                                uint32_t waiting);
 void residency_report_set_whole(struct residency_report *report, bool is_whole);
 
-/* record.hash is held like this now; tiers 0: no longer. -ENOBUFS: record_count_max; counted. */
+/* record.hash is held like this now; tiers 0: no longer. More tokens than RESIDENCY_TOKENS_MAX
+ * count as so many. -ENOBUFS: record_count_max; counted. */
 MUST_CHECK int residency_report_set(struct residency_report *report,
                                     struct residency_record record);
 
@@ -64,13 +67,17 @@ struct residency_report_stats {
     uint64_t anew_total;    /* times everything was published anew */
     uint64_t failed_total;  /* flushes and heartbeats that Redis did not take */
     uint64_t refused_total; /* records beyond record_count_max */
-    bool is_rivalled; /* another agent claims this worker: see meta.epoch; nothing is published */
+    /* Another agent claims this worker, or one did that ended less than a lease ago: see
+     * meta.epoch. Nothing is published meanwhile. */
+    bool is_rivalled;
+    bool is_live; /* all is published and the lease is ours */
+    int error;    /* of the last flush or heartbeat, as redis_done_fn's; 0: it was taken */
 };
 
 struct residency_report_stats residency_report_stats(const struct residency_report *report);
 
 /* Gives up the lease (if it can be said) and ends. NULLs *report; on_closed, which may be NULL,
- * once by the loop. */
+ * once by the loop: when the link has answered what was asked, or was closed. */
 void residency_report_close(struct residency_report **report, void (*on_closed)(void *ctx),
                             void *ctx);
 

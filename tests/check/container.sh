@@ -59,9 +59,10 @@ expect()
     fi
 }
 
+# image_says NAME TEXT
 image_says()
 {
-    bud inspect --type image samovar-router | grep -Fq "$1"
+    bud inspect --type image "samovar-$1" | grep -Fq "$2"
 }
 
 # start_in ROOT PROGRAM ARGUMENT...: as the image's user, in the image's root; sets started_pid
@@ -112,7 +113,8 @@ ends_well()
 
 run_built_programs()
 {
-    router_root=$(image_root router) && sim_root=$(image_root sim) || return 1
+    router_root=$(image_root router) && sim_root=$(image_root sim) &&
+        agent_root=$(image_root agent) || return 1
     pids='' container_status=0
     # By their ids, and only ours; the mounts go with the store.
     trap 'for p in $pids; do kill "$p" 2>/dev/null; done; bud umount --all >/dev/null' EXIT
@@ -122,24 +124,60 @@ run_built_programs()
         --admin-port $((port + 2)) --worker-urls "http://127.0.0.1:$((port + 1))"
     router_pid=$started_pid
 
-    expect "image: not root" image_says '"User": "65532:65532"'
-    expect "image: health check" image_says /health
+    expect "image: not root" image_says router '"User": "65532:65532"'
+    expect "image: health check" image_says router /health
     expect "image: has no compiler" test ! -e "$router_root/usr/bin/gcc"
     expect "router: runs as its user" runs_as_nobody "$router_pid"
     expect "router: alive" answers "http://127.0.0.1:$port/health"
     expect "router: ready" answers "http://127.0.0.1:$port/readyz"
     expect "router: health check of the image" chroot --userspec=65532:65532 "$router_root" \
-        env SAMOVAR_PORT=$port bash -c "$(health_command)"
+        env SAMOVAR_PORT=$port bash -c "$(health_command router)"
     expect "router: relays" ask $port
     expect "router: the answer is the engine's" answer_is_whole
     expect "router: drains and exits 0 on SIGTERM" ends_well "$router_pid"
+    run_built_agent
     return $container_status
+}
+
+# The agent beside a second engine, and a Redis of this machine.
+run_built_agent()
+{
+    redis-server --bind 127.0.0.1 --port $((port + 3)) --save '' --appendonly no >/dev/null &
+    pids="$pids $!"
+    start_in "$sim_root" /usr/bin/samovar-sim --port $((port + 4)) --model sim \
+        --kv-events "tcp://127.0.0.1:$((port + 5))" --kv-replay "tcp://127.0.0.1:$((port + 6))"
+    echo 'for this test' >"$agent_root/tmp/secret"
+    start_in "$agent_root" env SAMOVAR_AGENT_STATE_DIR=/var/lib/samovar-agent \
+        /usr/bin/samovar-agent --admin-port $((port + 7)) --secret-file /tmp/secret \
+        --engine "http://127.0.0.1:$((port + 4))" --redis "redis://127.0.0.1:$((port + 3))" \
+        --kv-events "tcp://127.0.0.1:$((port + 5))" --kv-replay "tcp://127.0.0.1:$((port + 6))"
+    agent_pid=$started_pid
+
+    expect "agent image: not root" image_says agent '"User": "65532:65532"'
+    expect "agent image: has no compiler" test ! -e "$agent_root/usr/bin/gcc"
+    expect "agent: runs as its user" runs_as_nobody "$agent_pid"
+    expect "agent: hears its engine, and Redis it" answers "http://127.0.0.1:$((port + 7))/ready"
+    expect "agent: health check of the image" chroot --userspec=65532:65532 "$agent_root" \
+        env SAMOVAR_AGENT_ADMIN_PORT=$((port + 7)) bash -c "$(health_command agent)"
+    expect "agent: names its worker in Redis" redis_has $((port + 3)) 'smv:*:workers'
+    expect "agent: exits 0 on SIGTERM" ends_well "$agent_pid"
+    expect "agent: gave up its lease" redis_lacks $((port + 3)) 'smv:*:lease'
+}
+
+redis_has()
+{
+    [ -n "$(redis-cli -p "$1" --scan --pattern "$2")" ]
+}
+
+redis_lacks()
+{
+    [ -z "$(redis-cli -p "$1" --scan --pattern "$2")" ]
 }
 
 # The health check as the image has it, not as this file thinks it is.
 health_command()
 {
-    bud inspect --type image samovar-router | python3 -c '
+    bud inspect --type image "samovar-$1" | python3 -c '
 import json, sys
 def find(value):
     if isinstance(value, dict):
@@ -159,7 +197,8 @@ part_docker()
         return 0
     fi
     # shellcheck disable=SC2086
-    install_packages $PACKAGES_DOCKER || { skip docker "needs: $PACKAGES_DOCKER"; return 0; }
+    install_packages $PACKAGES_DOCKER redis-server ||
+        { skip docker "needs: $PACKAGES_DOCKER redis-server"; return 0; }
     mkdir -p $CONTAINER_DIR
     make_base_image
     case $? in
@@ -167,5 +206,5 @@ part_docker()
     "$EXIT_SKIP") skip docker "debootstrap cannot fetch Debian here"; return 0 ;;
     *) return 1 ;;
     esac
-    build_image router && build_image sim && run_built_programs
+    build_image router && build_image agent && build_image sim && run_built_programs
 }

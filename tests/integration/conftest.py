@@ -17,7 +17,7 @@ from peers.worker import Fleet, ScriptedWorker
 
 
 def pytest_sessionstart():
-    for name in ("samovar", "samovar-router", "samovar-sim"):
+    for name in ("samovar", "samovar-agent", "samovar-router", "samovar-sim"):
         if not (BIN / name).exists():
             pytest.exit(f"{BIN / name} is missing: build it, or set SAMOVAR_BIN_DIR", 2)
 

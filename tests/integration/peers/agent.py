@@ -9,13 +9,14 @@ from peers.wire import HOST
 class Agent(Daemon):
     def __init__(self, engine, redis, secret_file, *flags, kv_events=None, kv_replay=None,
                  advertise=None, state_dir=None, env=None):
-        """engine: anything with a url, or a url. redis: a RedisServer or a url. Returns once its
-        admin address listens; of Redis and the engine it may know nothing yet."""
-        self.engine_url = getattr(engine, "url", engine)
-        argv = [program("samovar-agent"), "--engine", self.engine_url,
-                "--redis", getattr(redis, "url", redis), "--secret-file", secret_file,
-                "--admin-host", HOST, "--admin-port", 0, "--log-format", "json"]
-        for flag, value in (("--kv-events", kv_events), ("--kv-replay", kv_replay),
+        """engine: anything with a url, or a url; None where a file names engines. redis: a
+        RedisServer or a url. Returns once its admin address listens; of Redis and the engine it may
+        know nothing yet."""
+        argv = [program("samovar-agent"), "--redis", getattr(redis, "url", redis),
+                "--secret-file", secret_file, "--admin-host", HOST, "--admin-port", 0,
+                "--log-format", "json"]
+        for flag, value in (("--engine", getattr(engine, "url", engine)),
+                            ("--kv-events", kv_events), ("--kv-replay", kv_replay),
                             ("--advertise", advertise), ("--state-dir", state_dir)):
             argv += [flag, value] if value is not None else []
         super().__init__([*argv, *flags], env)
@@ -23,7 +24,7 @@ class Agent(Daemon):
             self.admin_address = self.listening("admin_listening")
 
     def is_ready(self):
-        """All that its engines hold is known, and Redis has it."""
+        """It hears its engines, and Redis takes what it says."""
         return self.admin("/ready").status == 200
 
     def wait_ready(self):

@@ -47,7 +47,7 @@ static void on_done(void *ctx, int error, int status, struct slice body)
     struct asked *asked = ctx;
 
     *asked = (struct asked){true, error, status, body.len, ""};
-    if (error == 0 && body.len < sizeof asked->body)
+    if (error == 0 && body.len > 0 && body.len < sizeof asked->body)
         memcpy(asked->body, body.ptr, body.len);
 }
 
