@@ -26,6 +26,7 @@
 #include "router/client_conn.h"
 #include "router/exchange.h"
 #include "router/join/join.h"
+#include "router/residency_map.h"
 #include "router/worker_key.h"
 
 /*
@@ -82,6 +83,8 @@ static void stop(struct app *app)
     app_stop_join(app);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
+    if (app->relay.map != NULL)
+        residency_map_close(&app->relay.map);
     if (app->fleet != NULL) /* else the start came to nothing */
         fleet_close(app->fleet);
     for (size_t i = 0; i < array_count(app->signals); i++)
@@ -240,6 +243,8 @@ static void apply(struct app *app, const struct router_options *options)
         join_configure(relay->join, options->anchor_bytes_min, (uint32_t)options->anchor_rate_max);
     apply_policy(relay, options->policy);
     fleet_set_probe_interval(app->fleet, options->probe_interval_ms);
+    if (relay->map != NULL)
+        residency_map_set_leave_ms(relay->map, options->redis_leave_ms);
     log_set_level((enum log_level)options->log_level);
     app->drain_ms = options->drain_ms;
     for (uint32_t i = 0; i < worker_set_count(relay->workers); i++) {
@@ -373,11 +378,19 @@ static void make_residency(struct relay *relay, size_t bytes_max, bool has_map)
 {
     const size_t guess_bytes_max = has_map ? bytes_max / 4 : bytes_max;
 
-    if (has_map)
+    if (has_map) {
         relay->index = residency_index_create(bytes_max - guess_bytes_max);
+        relay->sync =
+            residency_sync_create(relay->index, (struct residency_sync_config){
+                                                    .fingerprint = relay->fingerprint,
+                                                    .index_bytes_max = bytes_max - guess_bytes_max,
+                                                    .seed = random_next(&relay->id_state),
+                                                });
+    }
     relay->guess_index = residency_index_create(guess_bytes_max);
     relay->guess = relay->guess_index != NULL ? residency_guess_create(relay->guess_index) : NULL;
-    assert((relay->index != NULL || !has_map) && relay->guess != NULL);
+    assert(!has_map || (relay->index != NULL && relay->sync != NULL));
+    assert(relay->guess != NULL);
 }
 
 static void make_knowledge(struct app *app, const struct router_options *options, uint64_t seed)
@@ -385,7 +398,7 @@ static void make_knowledge(struct app *app, const struct router_options *options
     struct relay *relay = &app->relay;
 
     relay->workers = worker_set_create();
-    make_residency(relay, options->residency_bytes_max, false);
+    make_residency(relay, options->residency_bytes_max, options->redis[0] != '\0');
     relay->responses = response_table_create(relay->secret, options->response_count_max);
     relay->scanner = json_scanner_create();
     relay->policy = policy_find(options->policy);
@@ -521,7 +534,7 @@ int app_init(struct app *app, struct config *config)
     if (code == EXIT_CODE_OK)
         code = start_fleet(app, options);
     if (code == EXIT_CODE_OK)
-        code = app_start_join(app, options);
+        code = app_start_map(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
 
@@ -546,6 +559,7 @@ void app_release(struct app *app)
         json_scanner_destroy(app->parse_scanners[i]);
     residency_guess_destroy(relay->guess);
     residency_index_destroy(relay->guess_index);
+    residency_sync_destroy(relay->sync);
     residency_index_destroy(relay->index);
     worker_set_destroy(relay->workers);
     outbox_hub_release(&relay->outboxes);

@@ -20,6 +20,7 @@
 #include "router/relay.h"
 
 struct redis_link;
+struct redis_url;
 
 struct app {
     struct config *config;
@@ -53,9 +54,13 @@ void app_run(struct app *app);
 
 void app_release(struct app *app);
 
-/* Private to app*.c: what this router says to agents and to other routers. Does nothing without
- * redis. The start gives an exit code. */
-MUST_CHECK int app_start_join(struct app *app, const struct router_options *options);
+/* Private to app*.c: the shared map, where there is one: reads it, and starts what is said in it. */
+MUST_CHECK int app_start_map(struct app *app, const struct router_options *options);
+
+/* What this router says to agents and to other routers. password NULL: none. -EINVAL: url; -ENOMEM.
+ * Stopping what was not started does nothing. */
+MUST_CHECK int app_start_join(struct app *app, const struct router_options *options,
+                              const struct redis_url *url, const char *password);
 void app_stop_join(struct app *app);
 
 #endif

@@ -4,13 +4,10 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/random.h>
 
 #include "backends/redis/redis_link.h"
 #include "backends/runtime/log.h"
-#include "backends/runtime/private_file.h"
 #include "router/join/join.h"
 #include "router/load_share.h"
 
@@ -119,44 +116,15 @@ static int make_join(struct app *app, const struct router_options *options)
     return relay->join != NULL ? 0 : -ENOMEM;
 }
 
-/* The url was checked as an option. */
-static int start(struct app *app, const struct router_options *options, const char *password)
+int app_start_join(struct app *app, const struct router_options *options,
+                   const struct redis_url *url, const char *password)
 {
-    struct redis_url url;
-    char why[REDIS_URL_WHY_BYTES];
-    int status = redis_url_parse(slice_of_string(options->redis), &url, why);
-
-    if (status == 0)
-        status = open_links(app, link_config(&url, password));
-    if (status == 0)
-        status = make_join(app, options);
-    return status;
-}
-
-int app_start_join(struct app *app, const struct router_options *options)
-{
-    const char *path = options->redis_password_file;
-    char why[PRIVATE_FILE_WHY_BYTES];
-    struct private_file password;
     int status;
 
-    if (options->redis[0] == '\0')
-        return EXIT_CODE_OK;
     app->router_id = draw_id();
     app->has_notes_link = true; /* so that the first failure is said */
-    if (path[0] == '\0') {
-        status = start(app, options, NULL);
-    } else if (private_file_read(&password, "redis-password-file", path, why) < 0 ||
-               private_file_first_line(&password, "redis-password-file", path, why) < 0) {
-        fprintf(stderr, "samovar-router: %s\n", why);
-        return EXIT_CODE_CONFIG;
-    } else {
-        status = start(app, options, password.bytes);
-        private_file_release(&password);
-    }
-    if (status < 0)
-        fprintf(stderr, "samovar-router: redis: %s\n", strerror(-status));
-    return status < 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
+    status = open_links(app, link_config(url, password));
+    return status < 0 ? status : make_join(app, options);
 }
 
 void app_stop_join(struct app *app)

@@ -22,6 +22,8 @@
  *   url --> source --address written------------------> place(s) --> worker(s)
  *              `---name--> dns_source --come/leave--> place(s) --> worker(s)
  *
+ * An agent's word is a source like a url, for one place, and outlives the urls' changes.
+ *
  * A place is an address, or one of the ranks behind it. Two sources may name the same place (a name
  * and the address behind it): the worker counts who wants it, and leaves when nobody does.
  *
@@ -40,6 +42,9 @@ struct source {
     struct sockaddr_storage address;
     bool has_failed; /* its last lookup: logged once each time that changes */
     bool is_wanted;  /* by the urls being set */
+    bool is_found;   /* an agent named it, for one place; no url did */
+    bool is_rank;    /* then: of its one place */
+    uint32_t rank;
 };
 
 /* What the fleet knows of a worker beyond the worker itself; by index. */
@@ -52,6 +57,7 @@ struct fleet {
     struct relay *relay;
     struct fleet_config config;
     struct health *health;
+    const struct fleet_observer *observer; /* NULL: none */
     struct list sources;
     uv_timer_t sweep; /* runs while somebody leaves */
     uint32_t leaving_count;
@@ -130,6 +136,8 @@ static void remove_worker(struct fleet *fleet, struct worker *worker)
     uint32_t index = worker->index;
 
     health_remove(fleet->health, worker);
+    if (fleet->observer != NULL)
+        fleet->observer->on_gone(fleet->observer->ctx, worker);
     forget_worker(fleet->relay, worker);
     worker_pool_close(worker->pool);
     worker->pool = NULL;
@@ -212,17 +220,23 @@ static void add_worker(struct fleet *fleet, const struct source *source,
     residency_guess_set_capacity(relay->guess, worker->index, relay->config.worker_cache_tokens);
     health_add(fleet->health, worker);
     LOG(LOG_INFO, "worker_added", log_text("worker", worker->name),
-        log_text("source", source->url.name));
+        log_text("source", source->is_found ? "agent" : source->url.name));
+    if (fleet->observer != NULL)
+        fleet->observer->on_come(fleet->observer->ctx, worker);
 }
 
-/* The place of one rank (of the only one, where there are none) behind source at address. */
+/* The i-th place behind source at address: one of its ranks, or the only one. */
 static struct worker_place place_of(const struct source *source,
-                                    const struct sockaddr_storage *address, uint32_t rank)
+                                    const struct sockaddr_storage *address, uint32_t i)
 {
     const struct worker_url *url = &source->url;
-    struct worker_place place = {.address = *address, .rank = rank, .rank_count = url->rank_count};
+    struct worker_place place = {.address = *address, .rank = i, .rank_count = url->rank_count};
     size_t len;
 
+    if (source->is_rank) { /* how many there are, its name does not say */
+        place.rank = source->rank;
+        place.rank_count = WORKER_RANK_COUNT_MAX;
+    }
     if (url->is_dns)
         worker_url_authority(address, place.authority);
     else
@@ -230,8 +244,8 @@ static struct worker_place place_of(const struct source *source,
     /* An authority is at most 238 bytes (worker_url): its rank has room behind it. */
     snprintf(place.name, sizeof place.name, "http://%.240s", place.authority);
     len = strlen(place.name);
-    if (url->rank_count > 0)
-        snprintf(place.name + len, sizeof place.name - len, "#%u", rank);
+    if (place.rank_count > 0)
+        snprintf(place.name + len, sizeof place.name - len, "#%u", place.rank);
     return place;
 }
 
@@ -296,24 +310,40 @@ static struct source *find_source(const struct fleet *fleet, const struct worker
     for (struct list_node *node = head->next; node != head; node = node->next) {
         struct source *source = container_of(node, struct source, in_fleet);
 
-        if (strcmp(source->url.name, url->name) == 0 && source->url.rank_count == url->rank_count)
+        if (!source->is_found && strcmp(source->url.name, url->name) == 0 &&
+            source->url.rank_count == url->rank_count)
             return source;
     }
     return NULL;
 }
 
-static void add_source(struct fleet *fleet, const struct worker_url *url)
+/* The place that an agent named; NULL: none did. */
+static struct source *find_found(const struct fleet *fleet, const struct source *wanted)
 {
-    struct source *source = calloc(1, sizeof *source);
+    const struct list_node *head = &fleet->sources.head;
+
+    for (struct list_node *node = head->next; node != head; node = node->next) {
+        struct source *source = container_of(node, struct source, in_fleet);
+
+        if (source->is_found && strcmp(source->url.name, wanted->url.name) == 0 &&
+            source->is_rank == wanted->is_rank && source->rank == wanted->rank)
+            return source;
+    }
+    return NULL;
+}
+
+/* A copy of wanted begins to bring its workers. */
+static void add_source(struct fleet *fleet, const struct source *wanted)
+{
+    struct source *source = malloc(sizeof *source);
 
     if (source == NULL)
         abort(); /* bookkeeping */
+    *source = *wanted;
     source->fleet = fleet;
-    source->url = *url;
-    source->is_wanted = true;
     list_node_init(&source->in_fleet);
     list_append(&fleet->sources, &source->in_fleet);
-    if (!url->is_dns && worker_url_address(url, &source->address)) {
+    if (!source->url.is_dns && worker_url_address(&source->url, &source->address)) {
         on_come(source, &source->address);
         return;
     }
@@ -324,7 +354,7 @@ static void add_source(struct fleet *fleet, const struct worker_url *url)
                                         .host = source->url.host,
                                         .port = source->url.port,
                                         .interval_ms = fleet->config.dns_interval_ms,
-                                        .is_single = !url->is_dns,
+                                        .is_single = !source->url.is_dns,
                                     },
                                     &dns_callbacks, source);
 }
@@ -377,7 +407,7 @@ static void drop_unwanted(struct fleet *fleet, struct fleet_changes *changes)
         struct source *source = container_of(node, struct source, in_fleet);
 
         next = node->next;
-        if (source->is_wanted)
+        if (source->is_wanted || source->is_found)
             continue;
         LOG(LOG_INFO, "source_removed", log_text("source", source->url.name));
         remove_source(source);
@@ -411,7 +441,7 @@ int fleet_set_urls(struct fleet *fleet, const char *const *urls, size_t count,
         struct source *source = find_source(fleet, &parsed[i]);
 
         if (source == NULL) {
-            add_source(fleet, &parsed[i]);
+            add_source(fleet, &(struct source){.url = parsed[i], .is_wanted = true});
             made.added++;
         } else {
             source->is_wanted = true;
@@ -427,7 +457,69 @@ out:
     return status;
 }
 
+/* ---- the agents' word ---- */
+
+/* name, taken apart: a url, and perhaps a rank behind it. */
+static int parse_name(const char *name, struct source *source, char why[WORKER_URL_WHY_BYTES])
+{
+    size_t len = strcspn(name, "#");
+    char *end = NULL;
+    int status;
+
+    *source = (struct source){.is_found = true, .is_rank = name[len] == '#'};
+    status = worker_url_parse(slice_of(name, len), &source->url, why);
+    if (status < 0)
+        return status;
+    if (source->is_rank) {
+        unsigned long rank = strtoul(name + len + 1, &end, 10);
+
+        if (end == name + len + 1 || *end != '\0' || rank >= WORKER_RANK_COUNT_MAX)
+            status = -EINVAL;
+        source->rank = (uint32_t)rank;
+    }
+    /* Its keys are made of the name, so there is only one way to write it. */
+    if (source->url.is_dns || strncmp(source->url.name, name, len) != 0 ||
+        source->url.name[len] != '\0')
+        status = -EINVAL;
+    if (status < 0)
+        snprintf(why, WORKER_URL_WHY_BYTES, "%.120s is not as a worker is named", name);
+    return status;
+}
+
+int fleet_join(struct fleet *fleet, const char *name, char why[WORKER_URL_WHY_BYTES])
+{
+    struct source wanted;
+    int status = parse_name(name, &wanted, why);
+
+    if (status == 0 && find_found(fleet, &wanted) == NULL)
+        add_source(fleet, &wanted);
+    return status;
+}
+
+void fleet_leave(struct fleet *fleet, const char *name)
+{
+    char why[WORKER_URL_WHY_BYTES];
+    struct source wanted;
+    struct source *found = parse_name(name, &wanted, why) == 0 ? find_found(fleet, &wanted) : NULL;
+
+    if (found != NULL)
+        remove_source(found);
+}
+
 /* ---- life ---- */
+
+void fleet_set_observer(struct fleet *fleet, const struct fleet_observer *observer)
+{
+    struct worker_set *workers = fleet->relay->workers;
+
+    fleet->observer = observer;
+    for (uint32_t i = 0; observer != NULL && i < worker_set_count(workers); i++) {
+        struct worker *worker = worker_set_at(workers, i);
+
+        if (worker != NULL)
+            observer->on_come(observer->ctx, worker);
+    }
+}
 
 struct fleet *fleet_create(struct relay *relay, struct fleet_config config)
 {

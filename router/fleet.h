@@ -19,6 +19,13 @@
 struct fleet;
 struct relay;
 
+/* Told of workers that come, and are about to be freed: what others keep of them by index. */
+struct fleet_observer {
+    void (*on_come)(void *ctx, struct worker *worker);
+    void (*on_gone)(void *ctx, struct worker *worker);
+    void *ctx;
+};
+
 struct fleet_config {
     struct health_config health;
     const struct resolver *resolver;
@@ -36,6 +43,9 @@ struct fleet_changes {
 /* Without workers. Borrows relay, whose workers, guess, waits and limits must be there. */
 struct fleet *fleet_create(struct relay *relay, struct fleet_config config);
 
+/* Another one from now on, told of whoever is there; NULL: none. Borrowed. */
+void fleet_set_observer(struct fleet *fleet, const struct fleet_observer *observer);
+
 /*
  * These are the workers from now on, at the start and whenever the configuration changes: all or
  * nothing. -EINVAL, with a sentence in why, where one is not understood or there twice: nothing
@@ -46,6 +56,16 @@ struct fleet *fleet_create(struct relay *relay, struct fleet_config config);
  */
 MUST_CHECK int fleet_set_urls(struct fleet *fleet, const char *const *urls, size_t count,
                               struct fleet_changes *changes, char why[WORKER_URL_WHY_BYTES]);
+
+/*
+ * An agent speaks for the worker of that name ("http://host:port", "#rank" behind it): it is one of
+ * the workers from now on, whatever the urls say, until fleet_leave(). 0 too where it is already;
+ * -EINVAL, with a sentence in why: no name of a worker.
+ */
+MUST_CHECK int fleet_join(struct fleet *fleet, const char *name, char why[WORKER_URL_WHY_BYTES]);
+
+/* No agent does any more: it stays only if the urls name it too. */
+void fleet_leave(struct fleet *fleet, const char *name);
 
 /* Another time between two health probes of a worker, from each one's next probe on. */
 void fleet_set_probe_interval(struct fleet *fleet, uint64_t probe_interval_ms);

@@ -86,7 +86,10 @@ static const struct stats_row stats_rows[] = {
 #include "router/metrics.def"
 };
 
-/* The rows that are read at a scrape: one function each. */
+/* The rows that are read at a scrape: one function each. MAP: a field of the map's, if there is
+ * one.
+ */
+#define MAP(field) (sources->map != NULL ? (double)sources->map->field : NAN)
 #define ROUTER(kind, name, expression, help)                                                       \
     static double read_##name(const struct metrics_sources *sources)                               \
     {                                                                                              \
@@ -222,6 +225,18 @@ static void write_workers(struct metric_writer *writer, const struct worker_set 
     }
 }
 
+static void write_map_breaks(struct metric_writer *writer, const struct metrics_map *map)
+{
+    metric_family(writer, METRIC_COUNTER, PREFIX "map_breaks_total",
+                  "Times that what an agent says had to be read anew, by reason.");
+    for (int reason = 0; map != NULL && reason < RESIDENCY_BREAK_COUNT; reason++) {
+        const struct metric_label label = {"reason",
+                                           residency_break_name((enum residency_break)reason)};
+
+        metric_u64(writer, (struct metric_labels){&label, 1}, map->sync.breaks_total[reason]);
+    }
+}
+
 int metrics_write(struct buf *out, const struct metrics_sources *sources)
 {
     struct metric_writer writer;
@@ -235,6 +250,7 @@ int metrics_write(struct buf *out, const struct metrics_sources *sources)
                1);
     write_stats(&writer, sources->stats);
     write_sources(&writer, sources);
+    write_map_breaks(&writer, sources->map);
     write_workers(&writer, sources->workers);
     return writer.status;
 }

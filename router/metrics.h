@@ -11,6 +11,7 @@
 
 #include <stdint.h>
 
+#include "backends/redis/residency_feed.h"
 #include "backends/runtime/buf.h"
 #include "backends/runtime/histogram.h"
 #include "backends/runtime/must_check.h"
@@ -27,6 +28,13 @@
 #include "router/response_table.h"
 
 struct worker_set;
+
+/* What is known of the map. */
+struct metrics_map {
+    struct residency_index_stats index;
+    struct residency_sync_stats sync;
+    struct residency_feed_stats feed;
+};
 
 /* The dimensions: enums whose values are label values. row(constant, name). */
 /* clang-format off */
@@ -120,6 +128,7 @@ struct metrics_sources {
     struct residency_index_stats index;
     struct residency_guess_stats guess;
     struct response_table_stats responses;
+    const struct metrics_map *map; /* NULL: there is none */
     struct load_share_stats loads;
     struct note_post_stats notes;
     struct token_asker_stats asker;

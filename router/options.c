@@ -4,6 +4,7 @@
 
 #include <assert.h>
 
+#include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
 #include "backends/worker_url.h"
 
@@ -53,6 +54,14 @@ static int check_worker_url(struct slice text, char why[OPTION_WHY_BYTES])
     return worker_url_parse(text, &url, why);
 }
 
+static_assert((int)REDIS_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
+static int check_redis(struct slice text, char why[OPTION_WHY_BYTES])
+{
+    struct redis_url url;
+
+    return text.len > 0 ? redis_url_parse(text, &url, why) : 0;
+}
+
 static struct option *row_of(struct router_option_table *table, const char *name)
 {
     size_t i = 0;
@@ -68,6 +77,7 @@ void router_option_table_init(struct router_option_table *table, const char *con
     row_of(table, "log-format")->words = log_format_words;
     row_of(table, "log-level")->words = log_level_words;
     row_of(table, "policy")->words = policy_names;
+    row_of(table, "redis")->check = check_redis;
     row_of(table, "worker-urls")->check = check_worker_url;
     table->table = (struct option_table){table->options, ROUTER_OPTION_COUNT, "SAMOVAR_"};
 }

@@ -6,12 +6,14 @@
 #include "backends/json/json_write.h"
 #include "backends/runtime/log.h"
 #include "backends/runtime/must_check.h"
+#include "router/api/admin_residency.h"
 #include "router/api/api_error.h"
 #include "router/client_conn.h"
 #include "router/fleet.h"
 #include "router/join/join.h"
 #include "router/load_share.h"
 #include "router/relay.h"
+#include "router/residency_map.h"
 
 enum { BODY_BYTES_MAX = 16 * 1024 * 1024 };
 
@@ -34,6 +36,7 @@ static void answer_body(struct client_conn *conn, const char *type, struct buf *
 static void answer_metrics(struct client_conn *conn, struct slice rest)
 {
     const struct relay *relay = conn->relay;
+    struct metrics_map map;
     struct metrics_sources sources = {
         .stats = &relay->stats,
         .workers = relay->workers,
@@ -49,6 +52,14 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
     int status;
 
     (void)rest;
+    if (relay->map != NULL) {
+        map = (struct metrics_map){
+            .index = residency_index_stats(relay->index),
+            .sync = residency_sync_stats(relay->sync),
+            .feed = residency_map_stats(relay->map),
+        };
+        sources.map = &map;
+    }
     if (relay->join != NULL)
         join_add_sources(relay->join, &sources);
     buf_init(&body, BODY_BYTES_MAX);
@@ -165,8 +176,20 @@ static void answer_workers(struct client_conn *conn, struct slice rest)
     answer_body(conn, "application/json", &body, status);
 }
 
+static void answer_residency(struct client_conn *conn, struct slice rest)
+{
+    struct buf body;
+    int status;
+
+    (void)rest;
+    buf_init(&body, BODY_BYTES_MAX);
+    status = admin_write_residency(&body, conn->relay);
+    answer_body(conn, "application/json", &body, status);
+}
+
 static const struct endpoint endpoints[] = {
     {.path = "/metrics", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_metrics},
+    {.path = "/residency", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_residency},
     {.path = "/workers", .method = HTTP_METHOD_GET, .api = API_OTHER, .answer = answer_workers},
 };
 

@@ -179,6 +179,8 @@ static void tell_prompt(struct attempt_notes *notes)
 {
     if (notes->counted.anchor.last_block == 0)
         settle(notes, ANCHOR_SHORT);
+    else if (notes->counted.tail_tokens > notes->counted.anchor.token_count)
+        settle(notes, ANCHOR_FAILED); /* the tail of another template than was thought */
     else if (post_text(notes) && post_anchor(notes))
         settle(notes, ANCHOR_POSTED);
     else
@@ -295,8 +297,8 @@ static uint64_t new_bytes(const struct attempt_begun *begun)
 static enum anchor_outcome judge(const struct join *join, const struct attempt_begun *begun,
                                  const struct residency_agent *agent)
 {
-    if (!agent->is_there)
-        return ANCHOR_NO_AGENT;
+    if (!agent->is_there || (agent->block_tokens == 0 && !agent->has_anchors))
+        return ANCHOR_NO_AGENT; /* or one that has not said what a block is */
     if (begun->block_count == 0)
         return ANCHOR_API;
     if (begun->plan->source == ANCHOR_SOURCE_NONE &&
@@ -310,8 +312,6 @@ static enum anchor_outcome judge(const struct join *join, const struct attempt_b
         return ANCHOR_DROPPED;
     if (agent->has_anchors)
         return ANCHOR_BY_ENGINE;
-    if (agent->block_tokens == 0)
-        return ANCHOR_NO_AGENT;
     if (agent->block_tokens > TOKEN_ANCHOR_BLOCK_TOKENS_MAX)
         return ANCHOR_LONG;
     return join->lag_ms > LAG_MS_MAX || begun->body == NULL ? ANCHOR_BUSY : ANCHOR_POSTED;

@@ -119,11 +119,12 @@ static size_t count_of(uint64_t value)
 
 static struct block_holding holding_at(uint64_t value, size_t at)
 {
-    const uint64_t cell = cell_at(value, at);
     const uint32_t tokens = (uint32_t)(value >> TOKENS_SHIFT) & TOKENS_MASK;
+    uint64_t cell;
 
     if (has_set(value))
         return holder_set_at(set_of(value), at);
+    cell = cell_at(value, at);
     return (struct block_holding){
         .holder = cell_holder(cell),
         .tokens = at == 1 ? tokens + (uint32_t)more_of(value) : tokens,

@@ -25,8 +25,8 @@
  *
  * A bucket is a cache line. An entry is in the first bucket from its home on that had room, so that
  * a bucket with room ends a search; removal brings one back that was displaced by the one that
- * goes, and there are no tombstones: searches stay short under churn. Buckets are filled to 3/4 on
- * average, where one in seven is full. Tags are compared all at once: a branch for each would be
+ * goes, and there are no tombstones: searches stay short under churn. Buckets are filled to 13/16
+ * on average, where one in four is full. Tags are compared all at once: a branch for each would be
  * mispredicted as often as not, and that costs more than the line. The tag is the high half of the
  * mixed hash:
  *
@@ -39,20 +39,24 @@
  *     old      [......xxxxxxxxx]      each claim and remove moves up to DRAIN_SLOTS of old from
  *     buckets  [xxxx...........]      bucket drain_at.
  *
- * Old is empty after 1/8 of the claims that would fill buckets.
+ * Old is empty after a tenth of the claims that would fill buckets. Memory that is touched for the
+ * first time costs the kernel's zeroing it, up to 2 MiB at once; new buckets would be touched all
+ * over the place in no time, so the last claims before a growth do that, page by page.
  */
 
 enum {
     BUCKET_COUNT_MIN = 8,
-    DRAIN_SLOTS = 8,
+    DRAIN_SLOTS = 16,
     BATCH_MIN = 4,
     REMOVE_AHEAD = 16,
     HUGE_PAGE_BYTES = 2 << 20,
     HUGE_BYTES_MIN = 8 << 20,
-    /* Of 8 slots 6 have an entry. While buckets are filled, half as many old ones may still be
-     * there, but then there are fewer entries. */
-    BYTES_PER_BUCKET_MAX = (int)(sizeof(struct block_bucket) +
-                                 sizeof(struct block_entry) * BLOCK_BUCKET_SLOTS * 3 / 4),
+    PAGE_BYTES = 4096,
+    FILLED_HALVES = 13, /* half slots of a bucket that are in use on average when all is full */
+    /* While buckets are filled half as many old ones may still be there, but then there are fewer
+     * entries. */
+    BYTES_PER_BUCKET_MAX =
+        (int)(sizeof(struct block_bucket) + sizeof(struct block_entry) * FILLED_HALVES / 2),
 };
 static_assert(sizeof(struct block_bucket) == 64, "a cache line");
 
@@ -77,10 +81,10 @@ static size_t distance(const struct block_buckets *in, size_t from, size_t to)
     return to >= from ? to - from : to + in->bucket_count - from;
 }
 
-/* Rounded so that one slot is always free: it ends every search. */
-static bool is_filled(const struct block_buckets *in)
+/* How many slots may be in use: some are free then, which ends every search. */
+static size_t filled_count(size_t bucket_count)
 {
-    return in->count >= in->bucket_count * BLOCK_BUCKET_SLOTS * 3 / 4;
+    return bucket_count * FILLED_HALVES / 2;
 }
 
 static bool is_full(const struct block_bucket *bucket)
@@ -286,21 +290,44 @@ static size_t next_bucket_count(const struct block_table *table, size_t bucket_c
     return next;
 }
 
+/* Maps the next buckets. False: these are as many as allowed, or there is no address space. */
+static bool map_next(struct block_table *table)
+{
+    const size_t bucket_count = next_bucket_count(table, table->buckets.bucket_count);
+
+    if (table->next.at == NULL && bucket_count > table->buckets.bucket_count) {
+        table->next.at = map_memory(bucket_count * sizeof *table->next.at);
+        table->next.bucket_count = table->next.at != NULL ? bucket_count : 0;
+        table->next_ready_bytes = 0;
+    }
+    return table->next.at != NULL;
+}
+
+/* Makes a page of the next buckets ready, once there are hardly more claims left than pages. */
+static void prepare(struct block_table *table)
+{
+    const size_t left = filled_count(table->buckets.bucket_count) - table->buckets.count;
+    const size_t page_count =
+        table->buckets.bucket_count * 2 * sizeof(struct block_bucket) / PAGE_BYTES;
+
+    if (left > page_count || page_count == 0 || !map_next(table) ||
+        table->next_ready_bytes >= table->next.bucket_count * sizeof *table->next.at)
+        return;
+    *(volatile uint8_t *)((uint8_t *)table->next.at + table->next_ready_bytes) = 0;
+    table->next_ready_bytes += PAGE_BYTES;
+}
+
 /* False: already as large as allowed, or no memory. */
 static bool grow(struct block_table *table)
 {
-    const size_t bucket_count = next_bucket_count(table, table->buckets.bucket_count);
-    struct block_bucket *at;
-
-    if (bucket_count <= table->buckets.bucket_count)
+    if (!map_next(table))
         return false;
     assert(table->old.at == NULL); /* emptied long before buckets could fill up */
 
-    at = map_memory(bucket_count * sizeof *at);
-    if (at == NULL)
-        return false;
     table->old = table->buckets;
-    table->buckets = (struct block_buckets){at, bucket_count, 0};
+    table->buckets = table->next;
+    table->next = (struct block_buckets){NULL, 0, 0};
+    table->next_ready_bytes = 0;
     table->drain_at = 0;
     drain(table);
     return true;
@@ -364,13 +391,17 @@ static void follow_to(struct block_trail *trail, uint32_t entry)
 
 void block_table_init(struct block_table *table, size_t bytes_max)
 {
-    size_t bucket_count_max = bytes_max / BYTES_PER_BUCKET_MAX;
+    size_t bucket_count_max = 0;
+
+    if (bytes_max > sizeof(struct block_entry)) /* the one that is never used */
+        bucket_count_max = (bytes_max - sizeof(struct block_entry)) / BYTES_PER_BUCKET_MAX;
 
     if (bucket_count_max > UINT32_MAX / BLOCK_BUCKET_SLOTS)
         bucket_count_max = UINT32_MAX / BLOCK_BUCKET_SLOTS; /* numbers of entries end there */
+
     *table = (struct block_table){
         .bucket_count_max = bucket_count_max,
-        .entry_count_max = (uint32_t)(bucket_count_max * BLOCK_BUCKET_SLOTS * 3 / 4 + 1),
+        .entry_count_max = (uint32_t)(filled_count(bucket_count_max) + 1),
     };
 }
 
@@ -398,8 +429,11 @@ uint64_t *block_table_claim(struct block_table *table, uint64_t hash, struct blo
     value = block_table_find(table, hash, trail);
     if (value != NULL)
         return value;
-    if (!reserve_entries(table) || (is_filled(&table->buckets) && !grow(table)))
+    if (!reserve_entries(table))
         return NULL;
+    if (table->buckets.count == filled_count(table->buckets.bucket_count) && !grow(table))
+        return NULL;
+    prepare(table);
     entry = take_entry(table);
     if (entry == 0)
         return NULL;
@@ -533,13 +567,14 @@ size_t block_table_count(const struct block_table *table)
 size_t block_table_bytes(const struct block_table *table)
 {
     return (table->buckets.bucket_count + table->old.bucket_count) * sizeof(struct block_bucket) +
-           table->entry_end * sizeof(struct block_entry);
+           table->next_ready_bytes + table->entry_end * sizeof(struct block_entry);
 }
 
 void block_table_release(struct block_table *table)
 {
     drop(&table->old);
     drop(&table->buckets);
+    drop(&table->next);
     if (table->entries != NULL)
         munmap(table->entries, entries_size(table));
     *table = (struct block_table){0};

@@ -39,6 +39,8 @@ struct block_table {
     struct block_entry *entries;  /* [0] is never used; address space for all that are allowed */
     struct block_buckets buckets; /* hash -> entry; takes everything new */
     struct block_buckets old;     /* being emptied into buckets after a growth */
+    struct block_buckets next;    /* made ready for the next growth */
+    size_t next_ready_bytes;      /* of next, from its front on */
     size_t drain_at;              /* bucket of old that is looked at next */
     size_t bucket_count_max;
     uint32_t entry_end;       /* entries from here on were never used */

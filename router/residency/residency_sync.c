@@ -228,12 +228,14 @@ void residency_sync_polled(struct residency_sync *sync, uint64_t now_ms)
 }
 
 void residency_sync_meta(struct residency_sync *sync, uint32_t worker,
-                         const struct residency_meta *meta)
+                         const struct residency_meta *meta, uint64_t now_ms)
 {
     struct replica *replica = replica_of(sync, worker);
 
     replica->meta = *meta;
     replica->has_meta = true;
+    if (is_reading(replica))
+        (void)check_capacity(sync, replica, &replica->shown, now_ms);
 }
 
 static bool is_same_life(struct residency_life a, struct residency_life b)

@@ -127,7 +127,7 @@ void residency_sync_lease(struct residency_sync *sync, uint32_t worker,
                           const struct residency_lease *lease, uint64_t now_ms);
 
 void residency_sync_meta(struct residency_sync *sync, uint32_t worker,
-                         const struct residency_meta *meta);
+                         const struct residency_meta *meta, uint64_t now_ms);
 
 /* The last change of the life that was asked for; NULL: there is none. */
 void residency_sync_last(struct residency_sync *sync, uint32_t worker, uint64_t sequence,

@@ -87,10 +87,17 @@ bool residency_sync_answered(struct residency_sync *sync, uint32_t worker, doubl
                              double cached, uint64_t now_ms)
 {
     struct replica *replica = sync->replicas[worker];
-    bool is_quarantined =
-        replica != NULL && claim_trust_note(&replica->trust, claimed, cached, now_ms);
+    struct claim_trust *trust = replica != NULL ? &replica->trust : NULL;
+    struct claim_trust before;
+    bool is_quarantined;
 
+    if (trust == NULL)
+        return false;
+    before = *trust;
+    is_quarantined = claim_trust_note(trust, claimed, cached, now_ms);
     sync->stats.quarantines_total += is_quarantined;
+    sync->stats.claimed_tokens_total += trust->claimed_total - before.claimed_total;
+    sync->stats.missing_tokens_total += trust->missing_total - before.missing_total;
     return is_quarantined;
 }
 
@@ -146,8 +153,6 @@ struct residency_sync_stats residency_sync_stats(const struct residency_sync *sy
         stats.exact_count += replica->state == RESIDENCY_SYNC_FOLLOW;
         stats.stranger_count += replica->has_lease && replica->is_stranger;
         stats.partial_count += replica->shown.refused_count > 0;
-        stats.claimed_tokens_total += replica->trust.claimed_total;
-        stats.missing_tokens_total += replica->trust.missing_total;
     }
     return stats;
 }
