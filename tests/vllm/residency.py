@@ -48,12 +48,13 @@ class Run:
     conversations: int = 24
     tool_calls: float = 0
     text_bytes_max: int = 9000
+    think_ms: int = 100
 
 
 def send_all(cluster, run):
     """Sends the run's turns. Returns the failures, as texts, and the times to first tokens."""
     load = Load(Wish(run.seed, run.conversations, run.answer_tokens, run.has_tools, run.tool_calls,
-                     run.text_bytes_max))
+                     run.text_bytes_max, run.think_ms / 1000))
     choose = random.Random(run.seed)
     turns = iter(range(run.requests))  # next() of a range's iterator is atomic
 
@@ -161,6 +162,8 @@ def parse_arguments():
     add("--clients", type=int, default=2)
     add("--conversations", type=int, default=24)
     add("--text-bytes", type=int, default=9000, help="of a conversation that goes on no more")
+    add("--think-ms", type=int, default=100,
+        help="between an answer and the next turn; below some 50 ms another router may not know yet")
     add("--seed", type=int, default=1)
     add("--json", help="file to which an object a run is appended")
     add("--detail", help="file to which what a request was predicted is appended")
@@ -192,7 +195,7 @@ def run_all(options, folder):
                                                           options.rung):
                 run = Run(rung, answers, bool(tools), options.requests, options.clients,
                           options.routers, options.seed, options.conversations,
-                          options.tool_calls, options.text_bytes)
+                          options.tool_calls, options.text_bytes, options.think_ms)
                 figures, lines = measure(cluster, run, cache)
                 name = options.engine + (f" {template}" if flags else "")
                 print(sentence(name, figures), flush=True)
