@@ -54,7 +54,8 @@ void app_run(struct app *app);
 
 void app_release(struct app *app);
 
-/* Private to app*.c: the shared map, where there is one: reads it, and starts what is said in it. */
+/* Private to app*.c: the shared map, where there is one: reads it, and starts what is said in it.
+ */
 MUST_CHECK int app_start_map(struct app *app, const struct router_options *options);
 
 /* What this router says to agents and to other routers. password NULL: none. -EINVAL: url; -ENOMEM.
