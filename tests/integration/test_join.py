@@ -333,6 +333,13 @@ def test_two_routers_tell_one_agent(start_telling_router, redis, engine):
     assert len({note.last_block for note in notes if note.kind == ANCHOR}) == 1
 
 
+def test_what_was_said_to_a_worker_that_is_gone_does_not_stay(router, engine, agent, redis):
+    router.post(CHAT, CHAT.request(TEXT_4K))
+    wait_notes(agent, 2)
+
+    assert 800 < redis.call("TTL", agent.key("in")) <= 900
+
+
 # --- what is not told ---
 
 def test_what_cannot_be_asked_about_is_said_why(router, engine, agent):
