@@ -67,7 +67,7 @@ static void warn(struct note_post *post, int error)
         return;
     post->warned_ms = now_ms;
     LOG(LOG_WARN, "notes_refused", log_text("why", strerror(-error)),
-        log_text("help", error == -EACCES ? "routers must be allowed to XADD to smv:*:in" : NULL));
+        log_text(error == -EACCES ? "help" : NULL, "routers must be allowed to XADD to smv:*:in"));
 }
 
 static void on_sent(void *ctx, int error, const struct redis_reply *reply)
