@@ -45,12 +45,12 @@ def printed(*words, **how):
 
 def test_without_a_command_it_names_them_all():
     text = refused(USAGE)
-    for command in ("check", "explain", "man", "show", "version"):
+    for command in ("check", "doctor", "explain", "man", "show", "version"):
         assert re.search(rf"^  {command} ", text, re.MULTILINE), text
     assert printed("--help") == printed("-h") == text
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "man", "show"])
+@pytest.mark.parametrize("command", ["check", "doctor", "explain", "man", "show"])
 def test_every_command_says_its_usage_and_exit_codes(command):
     text = printed(command, "--help")
     assert text.startswith(f"Usage: samovar {command}")
