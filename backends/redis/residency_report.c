@@ -740,7 +740,11 @@ static void send_beat(struct residency_report *report)
     add_sweep(report, &transaction);
     add_unlink(report, &transaction);
     beat->lease_at = transaction.count;
-    add_lease(report, &transaction, report->sequence, report->page_count);
+    /* It is done after a flush that is under way, and must not take back what that says. */
+    if (report->is_busy && report->flight.sequence > 0)
+        add_lease(report, &transaction, report->flight.sequence, report->flight.page_end);
+    else
+        add_lease(report, &transaction, report->sequence, report->page_count);
     status = residency_transaction_end(&transaction, on_beaten, report);
     if (status == 0) {
         report->is_beating = true;
