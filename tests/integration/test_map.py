@@ -242,6 +242,27 @@ def test_fifty_simultaneous_requests_with_one_new_prefix_do_not_scatter(start_wo
     assert len(chosen) <= 2, chosen
 
 
+def test_more_workers_than_one_connection_waits_for_are_followed(start_world):
+    world = start_world(1, workers=())
+    agents = [MapAgent(world.redis, f"http://127.0.0.1:{2000 + number}", world.fingerprint,
+                       has_lease=False) for number in range(70)]
+
+    def are_all(records):
+        for agent in agents:
+            agent.renew()
+        rows = world.router.admin("/residency").json()["workers"]
+        return len(rows) == len(agents) and all(
+            row["believed"] and row["records"] == records for row in rows)
+
+    for number in range(1, 4):
+        for agent in agents:
+            agent.say([(number, 5, HBM)])
+        wait_until(lambda number=number: are_all(number), lambda: world.row(agents[-1].name))
+    found = world.router.admin("/residency").json()
+    assert found["map"]["followed"] == 70
+    assert sum(row["breaks_total"] for row in found["workers"]) == 0
+
+
 # --- what does not fit is read anew ---
 
 
