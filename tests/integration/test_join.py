@@ -7,6 +7,7 @@ became, what was answered. The agents here are scripted: keys in a real Redis, a
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from peers.process import wait_until
 from peers.scripted_agent import ANCHOR, ANSWERED, ROUTED, TEXT, UNKNOWN, ScriptedAgent
 from peers.worker import ScriptedWorker
 
+REPO = Path(__file__).resolve().parents[2]
 TAIL_TOKENS = 3
 TEXT_4K = "where is the samovar? " * 180
 
@@ -338,6 +340,32 @@ def test_what_was_said_to_a_worker_that_is_gone_does_not_stay(router, engine, ag
     wait_notes(agent, 2)
 
     assert 800 < redis.call("TTL", agent.key("in")) <= 900
+
+
+class AsAdmin:
+    """A Redis whose users are those of the file that we ship."""
+
+    def __init__(self, redis):
+        self.redis = redis
+
+    def call(self, *words):
+        return self.redis.call(*words, user="admin", password="change-me-admin")
+
+
+def test_all_of_it_is_within_the_rights_of_the_user_router(start_redis, start_router, secret_file,
+                                                          engine):
+    redis = start_redis(users_acl=REPO / "docker/users.acl", password="change-me-router")
+    routers = [start_router([engine], "--redis", redis.url_of("router"), "--redis-password-file",
+                            redis.password_file(), "--secret-file", secret_file)
+               for _ in range(2)]
+    agent = seen_agent(ScriptedAgent(AsAdmin(redis), engine, routers[0]), *routers)
+
+    routers[0].post(CHAT, CHAT.request(TEXT_4K))
+
+    wait_notes(agent, 3)
+    wait_until(lambda: routers[1].metrics()["samovar_router_others"] == 1, "the other is heard")
+    assert agent.redis.call("TTL", agent.key("in")) > 800
+    assert not routers[0].log.find("notes_refused") and not routers[0].log.find("loads_refused")
 
 
 # --- what is not told ---
