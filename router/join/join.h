@@ -48,11 +48,11 @@ struct join {
     struct token_asker *asker;
     struct note_post *post;
     struct handover handover;
-    struct anchor_trust trusts[2]; /* of texts, of chats */
-    uv_timer_t hand;               /* runs while something waits to be handed over */
-    uint64_t lag_ms;               /* how late the loop was last */
-    uint64_t handed_over_total;    /* blocks that the guess left to the map */
-    uint64_t kept_total;           /* blocks that it was to leave, but for want of room did not */
+    struct anchor_trust trusts[ANCHOR_TARGET_COUNT];
+    uv_timer_t hand;            /* runs while something waits to be handed over */
+    uint64_t lag_ms;            /* how late the loop was last */
+    uint64_t handed_over_total; /* blocks that the guess left to the map */
+    uint64_t kept_total;        /* blocks that it was to leave, but for want of room did not */
 };
 
 /* NULL: no memory. */
