@@ -26,6 +26,7 @@ enum digest_domain {
     DIGEST_TOKEN_BLOCK = 8, /* a block of token ids behind its parent */
     DIGEST_TOKEN_ALIAS = 9, /* what an engine calls a block */
     DIGEST_ATTEMPT = 10,    /* the id of an attempt, as the engine was told it */
+    DIGEST_ALIGNMENT = 11,  /* an agent's saved state */
 };
 
 struct digest_128 {

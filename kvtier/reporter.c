@@ -43,6 +43,7 @@ enum {
     CHANGE_COUNT_MAX = 4096,
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
+    RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
 };
 
@@ -299,6 +300,7 @@ static int open_source(struct reporter *reporter)
                                         .topic = reporter->config.topic,
                                         .replay_idle_ms = REPLAY_IDLE_MS,
                                         .replay_cooldown_ms = REPLAY_COOLDOWN_MS,
+                                        .renew_ms = RENEW_MS,
                                         .queued_bytes_max = QUEUED_BYTES_MAX},
         &source_callbacks, reporter, &reporter->source);
 }

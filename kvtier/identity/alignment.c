@@ -16,6 +16,9 @@
  * to its own, on its own token chain; where tiers take turns, the slowest that is needed. A block
  * that flipped more than ALIGNMENT_FLIPS_MAX times is not claimed, which ends every prefix there.
  *
+ * Text before the first full token block promises nothing, but a run that did not begin there would
+ * be no run: it is claimed, with 0 tokens, exactly while something that follows it is.
+ *
  * When a token block changes, the text blocks that cover it end in it or at most span_max - 1 below
  * it. They are only marked; alignment_flush() looks at each once, after all joins.
  */
@@ -89,27 +92,53 @@ static void detach(struct alignment *alignment, uint32_t index)
     aligned->depth = aligned->next = aligned->last = 0;
 }
 
-void alignment_attach(struct alignment *alignment, uint32_t index, const struct token_node *node)
+bool alignment_attach_name(struct alignment *alignment, uint32_t index, uint64_t block,
+                           uint32_t depth)
 {
     struct aligned *aligned = &alignment->aligned[index];
     uint64_t *first;
 
-    if (node->depth > 0 && aligned->block == node->digest.low)
-        return;
+    if (depth > 0 && aligned->block == block)
+        return true;
     detach(alignment, index);
-    if (node->depth == 0)
-        return;
-    first = block_map_claim(&alignment->by_block, node->digest.low);
-    if (first == NULL) { /* out of memory: unmapped it claims nothing and is mapped again later */
+    if (depth == 0)
+        return true;
+    first = block_map_claim(&alignment->by_block, block);
+    if (first == NULL) {
         aligned->is_mapped = false;
-        return;
+        return false;
     }
     aligned->next = (uint32_t)*first;
     if (*first != 0)
         alignment->aligned[*first].last = index;
     *first = index;
-    aligned->block = node->digest.low;
-    aligned->depth = node->depth;
+    aligned->block = block;
+    aligned->depth = depth;
+    return true;
+}
+
+void alignment_attach(struct alignment *alignment, uint32_t index, const struct token_node *node)
+{
+    (void)alignment_attach_name(alignment, index, node->digest.low, node->depth);
+}
+
+void alignment_note_span(struct alignment *alignment, uint32_t depth, uint32_t parent_depth)
+{
+    if (depth > parent_depth && depth - parent_depth > alignment->span_max)
+        alignment->span_max = depth - parent_depth;
+}
+
+/* What a block without tokens claims depends on those behind it. */
+static void count_claimed_child(struct alignment *alignment, uint32_t parent, int change)
+{
+    struct aligned *aligned = &alignment->aligned[parent];
+
+    if (parent == 0 || change == 0)
+        return;
+    assert(change > 0 || aligned->claimed_children > 0);
+    aligned->claimed_children += (uint32_t)change;
+    if (aligned->block == 0)
+        alignment_mark_stale(alignment, parent);
 }
 
 static void claim(struct alignment *alignment, uint32_t index, uint64_t hash, uint8_t tiers)
@@ -131,11 +160,12 @@ static void claim(struct alignment *alignment, uint32_t index, uint64_t hash, ui
 }
 
 /* The place in the stale list stays taken: whoever gets the index next is looked at once more. */
-static void on_text_forgotten(void *ctx, uint32_t index, uint64_t hash)
+static void on_text_forgotten(void *ctx, uint32_t index, uint64_t hash, uint32_t parent)
 {
     struct alignment *alignment = ctx;
 
     detach(alignment, index);
+    count_claimed_child(alignment, parent, alignment->aligned[index].claimed != 0 ? -1 : 0);
     claim(alignment, index, hash, 0);
     alignment->aligned[index] = (struct aligned){.is_stale = alignment->aligned[index].is_stale};
 }
@@ -224,8 +254,7 @@ static uint8_t tiers_of(const struct alignment *alignment, uint32_t index)
     if (!aligned->is_mapped || aligned->flips > ALIGNMENT_FLIPS_MAX)
         return 0;
     if (aligned->block == 0)
-        return 1
-               << TOKEN_TIER_HBM; /* no token block is full yet: nothing is promised, nor lacking */
+        return aligned->claimed_children > 0 ? 1 << TOKEN_TIER_HBM : 0;
     if (node == NULL)
         return 0;
     do {
@@ -253,11 +282,15 @@ void alignment_flush(struct alignment *alignment, uint64_t now_ms)
     attempt_table_expire(&alignment->attempts, now_ms);
     while (alignment->stale_count > 0) {
         const uint32_t index = alignment->stale[--alignment->stale_count];
-        const uint64_t hash = text_chain_at(&alignment->text, index)->hash;
+        const struct text_node *text = text_chain_at(&alignment->text, index);
+        struct aligned *aligned = &alignment->aligned[index];
+        const bool was_claimed = aligned->claimed != 0;
 
-        alignment->aligned[index].is_stale = false;
-        if (hash != 0)
-            claim(alignment, index, hash, tiers_of(alignment, index));
+        aligned->is_stale = false;
+        if (text->hash == 0)
+            continue;
+        claim(alignment, index, text->hash, tiers_of(alignment, index));
+        count_claimed_child(alignment, text->parent, (aligned->claimed != 0) - was_claimed);
     }
 }
 

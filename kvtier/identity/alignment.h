@@ -48,8 +48,9 @@ struct aligned {
     uint32_t next;      /* in the list of text blocks that end in the same token block */
     uint32_t last;      /* the one before */
     uint32_t claimed_tokens;
-    uint8_t claimed; /* tiers as told last */
-    uint8_t flips;   /* how often a newer anchor said something else */
+    uint32_t claimed_children; /* text blocks that follow it and are claimed */
+    uint8_t claimed;           /* tiers as told last */
+    uint8_t flips;             /* how often a newer anchor said something else */
     bool is_mapped;
     bool is_anchor;
     bool is_stale; /* in the list of those to be looked at */

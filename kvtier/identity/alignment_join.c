@@ -208,18 +208,13 @@ static void settle(struct join *join)
     tip->is_anchor = true;
 }
 
-static void note_span(struct alignment *alignment, uint32_t depth, uint32_t parent_depth)
-{
-    if (depth > parent_depth && depth - parent_depth > alignment->span_max)
-        alignment->span_max = depth - parent_depth;
-}
-
 /* What lies behind a block covers more or fewer tokens when that block's end moves. */
 static void mark_children(struct alignment *alignment, uint32_t index)
 {
     for (uint32_t i = text_chain_at(&alignment->text, index)->child; i != 0;
          i = text_chain_at(&alignment->text, i)->sibling_older) {
-        note_span(alignment, alignment->aligned[i].depth, alignment->aligned[index].depth);
+        alignment_note_span(alignment, alignment->aligned[i].depth,
+                            alignment->aligned[index].depth);
         alignment_mark_stale(alignment, i);
     }
 }
@@ -235,7 +230,7 @@ static void attach_path(const struct join *join)
         const uint32_t depth = aligned->depth;
 
         alignment_attach(alignment, index, block_full_at(join, aligned->token_end));
-        note_span(alignment, aligned->depth, parent_depth);
+        alignment_note_span(alignment, aligned->depth, parent_depth);
         alignment_mark_stale(alignment, index);
         if (aligned->depth != depth)
             mark_children(alignment, index);

@@ -2,7 +2,8 @@
 
 /*
  * alignment_join: the part of alignment that learns: what one attempt says about where its text
- * blocks end in tokens. Included by alignment's own sources only; as pure as alignment.
+ * blocks end in tokens; and what it shares with alignment's other parts. Included by alignment's
+ * own sources only; as pure as alignment.
  */
 #ifndef KVTIER_IDENTITY_ALIGNMENT_JOIN_H
 #define KVTIER_IDENTITY_ALIGNMENT_JOIN_H
@@ -19,6 +20,14 @@ bool alignment_join(struct alignment *alignment, const struct attempt *attempt);
 
 /* Puts a text block into the list of node, or into none while no block is full (node is a root). */
 void alignment_attach(struct alignment *alignment, uint32_t index, const struct token_node *node);
+
+/* The same by name, for a token block that need not be known. False: out of memory; the text block
+ * is not mapped now, claims nothing and may be mapped again. */
+bool alignment_attach_name(struct alignment *alignment, uint32_t index, uint64_t block,
+                           uint32_t depth);
+
+/* A text block ends in a token block at depth, the one before it at parent_depth. */
+void alignment_note_span(struct alignment *alignment, uint32_t depth, uint32_t parent_depth);
 
 /* The next flush looks at the claim on this text block. */
 void alignment_mark_stale(struct alignment *alignment, uint32_t index);

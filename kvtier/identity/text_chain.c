@@ -111,7 +111,7 @@ static bool forget_oldest(struct text_chain *chain)
     list_oldest(chain, parent);
     chain->stats.forgotten++;
     if (chain->config.on_forgotten != NULL)
-        chain->config.on_forgotten(chain->config.ctx, index, hash);
+        chain->config.on_forgotten(chain->config.ctx, index, hash, parent);
     return true;
 }
 
@@ -127,6 +127,11 @@ const struct text_node *text_chain_at(const struct text_chain *chain, uint32_t i
     assert(index > 0 && index <= chain->config.node_count_max);
 
     return &chain->nodes[index];
+}
+
+uint32_t text_chain_next_leaf(const struct text_chain *chain, uint32_t leaf)
+{
+    return leaf != 0 ? chain->nodes[leaf].newer : chain->oldest;
 }
 
 /* How many of blocks are known behind start, in their places; negative: they contradict. */

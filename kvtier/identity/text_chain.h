@@ -18,8 +18,9 @@
 #include "backends/runtime/must_check.h"
 #include "hashing/block_map.h"
 
-/* hash is no longer known; index may soon stand for another. Must not change chain. */
-typedef void text_forgotten_fn(void *ctx, uint32_t index, uint64_t hash);
+/* hash, which followed parent, is no longer known; index may soon stand for another. Must not
+ * change chain. */
+typedef void text_forgotten_fn(void *ctx, uint32_t index, uint64_t hash, uint32_t parent);
 
 struct text_chain_config {
     uint32_t node_count_max; /* some 100 bytes for each */
@@ -83,6 +84,9 @@ uint32_t text_chain_find(const struct text_chain *chain, uint64_t hash);
 
 /* The node of an index that is not 0; its hash is 0 when it is free. */
 const struct text_node *text_chain_at(const struct text_chain *chain, uint32_t index);
+
+/* The leaf used next after this one; 0: the first of all, and none after the last. */
+uint32_t text_chain_next_leaf(const struct text_chain *chain, uint32_t leaf);
 
 /* Frees everything; may be called twice, and after a failed init. Reports nothing. */
 void text_chain_release(struct text_chain *chain);

@@ -597,6 +597,23 @@ def test_several_engines_come_from_a_file(start_engine, start_worker, redis, sec
         ResidencyMap(redis, worker.url).wait_records(prompt.records())
 
 
+def test_each_data_parallel_rank_is_a_worker_with_the_next_ports(start_engine, worker, redis,
+                                                                 secret_file, start_agent):
+    first = start_engine()
+    second = start_engine(events_port=first.events_port + 1, replay_port=first.replay_port + 1)
+    prompts = [Prompt(secret_file, 1), Prompt(secret_file, 2)]
+    maps = [ResidencyMap(redis, f"{worker.url}#{rank}") for rank in range(2)]
+
+    start_agent(f"{worker.url}#dp=2", redis, kv_events=first.events,
+                kv_replay=first.replay).wait_ready()
+    for engine, prompt, map_ in zip((first, second), prompts, maps):
+        engine.publish(prompt.stored())
+        map_.write_notes(prompt.fingerprint, *prompt.notes())
+
+    for prompt, map_ in zip(prompts, maps):
+        map_.wait_records(prompt.records())
+
+
 def test_a_hangup_changes_nothing_and_says_so(world):
     world.agent.signal(signal.SIGHUP)
 

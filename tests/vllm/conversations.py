@@ -8,6 +8,7 @@ import dataclasses
 import json
 import random
 import threading
+import time
 
 MESSAGES_MAX = 14
 TEXT_BYTES_MAX = 9000
@@ -71,6 +72,7 @@ class Wish:
     has_tools: bool = False
     tool_calls: float = 0  # share of the turns with tools in which one must be called
     text_bytes_max: int = TEXT_BYTES_MAX
+    think_s: float = 0  # at least, between an answer and the next turn
 
 
 class Conversation:
@@ -78,6 +80,7 @@ class Conversation:
         self.number, self.messages, self.tools = number, messages, tools
         self.turn = 0
         self.is_busy = False
+        self.ready_s = 0.0  # monotonic
 
     def size(self):
         return sum(len(message.get("content") or "") for message in self.messages)
@@ -109,29 +112,39 @@ class Load:
             {"role": "user", "content": text}], tools)
 
     def take(self):
-        """(a conversation, the body of its next turn); it is busy until put back."""
-        with self.lock:
-            at = self.random.choice([i for i, one in enumerate(self.open) if not one.is_busy])
-            if (self.open[at].size() > self.wish.text_bytes_max or
-                    len(self.open[at].messages) > MESSAGES_MAX):
-                self.open[at] = self._begin()
-            one = self.open[at]
-            one.is_busy = True
-            one.turn += 1
-            body = {"messages": one.messages, "max_tokens": self.wish.answer_tokens,
-                    "temperature": 0.7, "stream": self.random.random() < 0.5}
-            if one.tools:
-                body["tools"] = one.tools
-                if self.random.random() < self.wish.tool_calls:
-                    body["tool_choice"] = "required"
-                    body["max_tokens"] = max(64, self.wish.answer_tokens)
-            return one, body
+        """(a conversation, the body of its next turn); it is busy until put back. Waits where all
+        are busy or think."""
+        while True:
+            with self.lock:
+                now_s = time.monotonic()
+                ready = [i for i, one in enumerate(self.open)
+                         if not one.is_busy and one.ready_s <= now_s]
+                if ready:
+                    return self._take(self.random.choice(ready))
+            time.sleep(0.005)
+
+    def _take(self, at):
+        if (self.open[at].size() > self.wish.text_bytes_max or
+                len(self.open[at].messages) > MESSAGES_MAX):
+            self.open[at] = self._begin()
+        one = self.open[at]
+        one.is_busy = True
+        one.turn += 1
+        body = {"messages": one.messages, "max_tokens": self.wish.answer_tokens,
+                "temperature": 0.7, "stream": self.random.random() < 0.5}
+        if one.tools:
+            body["tools"] = one.tools
+            if self.random.random() < self.wish.tool_calls:
+                body["tool_choice"] = "required"
+                body["max_tokens"] = max(64, self.wish.answer_tokens)
+        return one, body
 
     def put_back(self, one, answer):
         """answer: the assistant's message, as its client sends it back; None: the turn failed. One
         of a single token says nothing; the client goes on as if it had said more."""
         with self.lock:
             one.is_busy = False
+            one.ready_s = time.monotonic() + self.wish.think_s
             if answer is None:
                 return
             if self.wish.answer_tokens == 1 and not answer.get("tool_calls"):

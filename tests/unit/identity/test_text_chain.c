@@ -17,11 +17,11 @@ struct forgotten {
     size_t count;
 };
 
-static void note_forgotten(void *ctx, uint32_t index, uint64_t hash)
+static void note_forgotten(void *ctx, uint32_t index, uint64_t hash, uint32_t parent)
 {
     struct forgotten *forgotten = ctx;
 
-    cr_assert(ne(u32, index, 0));
+    cr_assert(ne(u32, index, parent));
     cr_assert(lt(sz, forgotten->count, FORGOTTEN_MAX));
     forgotten->hashes[forgotten->count++] = hash;
 }
