@@ -273,10 +273,10 @@ static void read_text(struct inquiry *inquiry, size_t len)
 
 /* ---- calling ---- */
 
-/* The endpoint is not there, or not for this. */
+/* The endpoint is not there, not for this, or not for us: vLLM says 403 where rendering is off. */
 static bool is_unable_status(int status)
 {
-    return status == 404 || status == 405 || status == 501;
+    return status == 401 || status == 403 || status == 404 || status == 405 || status == 501;
 }
 
 static void on_called(void *ctx, int error, int status, struct buf *body)

@@ -15,8 +15,8 @@
  * does not. A difference in the number of tokens would be noticed (usage says it too); one in the
  * ids alone would not, as of reasoning_effort "low" and "high". Bodies that name such things, and
  * those of other APIs, are asked about at <path>/render, which newer engines have beside each of
- * their endpoints: it does all that the endpoint does up to the prompt's ids. /tokenize comes first
- * because more engines have it.
+ * their endpoints (vLLM with --enable-scale-out): it does all that the endpoint does up to the
+ * prompt's ids. /tokenize comes first because more engines have it.
  *
  * The template's tail ("<|im_start|>assistant\n") stands behind the text that was hashed. How long
  * it is depends on the template and its arguments, not on the conversation. Of responses and

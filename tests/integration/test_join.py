@@ -456,7 +456,7 @@ def test_without_usage_a_count_is_not_told(router, engine, agent):
     assert agent.notes() == []
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("status", [403, 404, 501])
 def test_who_has_no_tokenize_is_asked_once(router, engine, agent, status):
     engine.tokenize_reply = (status, b"{}")
 

@@ -281,7 +281,7 @@ Test(token_asker, given_up_while_a_thread_reads_nothing_is_lost)
 
 Test(token_asker, who_has_no_such_endpoint_is_not_asked_again)
 {
-    static const int statuses[] = {404, 405, 501};
+    static const int statuses[] = {401, 403, 404, 405, 501};
     struct asker_world world;
 
     asker_world_init(&world, 100);
