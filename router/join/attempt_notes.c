@@ -25,7 +25,7 @@
 #define HANDOVER_MS_MIN 2000.0
 #define HANDOVER_FACTOR 2.0 /* of the predicted time to first token */
 
-enum { LAG_MS_MAX = 50 }; /* of our own loop: more, and it has enough to do */
+enum { LAG_MS_MAX = 100 }; /* of our own loop: more, and it has enough to do */
 
 enum notes_state {
     NOTES_ASKED,   /* how many tokens it is, is being found out */
