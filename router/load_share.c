@@ -2,9 +2,12 @@
 
 #include "router/load_share.h"
 
+#include "backends/runtime/log.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 /*
  * DESIGN
@@ -43,6 +46,7 @@ struct load_share {
     bool is_touched; /* told within GATHER_MS */
     char last_id[ID_BYTES_MAX];
     uint64_t read_ms; /* when the last read began */
+    bool is_refused;  /* by Redis, which was said in the log */
     struct load_share_stats stats;
 };
 
@@ -53,6 +57,19 @@ static void free_when_over(struct load_share *share)
         return;
     load_table_release(&share->table);
     free(share);
+}
+
+/* What Redis refuses it goes on refusing until somebody changes that: said once. */
+static void note_refusal(struct load_share *share, const char *what, int error,
+                         const struct redis_reply *reply)
+{
+    bool is_refused = error < 0 && reply != NULL;
+
+    if (is_refused && !share->is_refused)
+        LOG(LOG_WARN, "loads_refused", log_text("command", what), log_text("why", strerror(-error)),
+            log_text(error == -EACCES ? "help" : NULL,
+                     "routers must be allowed to XADD and XREAD " RESIDENCY_KEY_ROUTERS));
+    share->is_refused |= is_refused;
 }
 
 /* ---- telling ---- */
@@ -87,7 +104,7 @@ static void on_told(void *ctx, int error, const struct redis_reply *reply)
 {
     struct load_share *share = ctx;
 
-    (void)reply;
+    note_refusal(share, "XADD", error, reply);
     if (error < 0)
         share->stats.untold_total++;
     else
@@ -185,6 +202,7 @@ static void on_heard(void *ctx, int error, const struct redis_reply *reply)
 
     if (share->is_closing)
         return;
+    note_refusal(share, "XREAD", error, reply);
     if (error == 0)
         take_reply(share, reply);
     load_table_expire(&share->table, now_ms);
@@ -215,6 +233,7 @@ static void on_watching(void *ctx)
 {
     struct load_share *share = ctx;
 
+    share->is_refused = false;
     /* Redis may be another one now, whose ids are smaller. */
     memcpy(share->last_id, "$", 2);
     uv_timer_start(&share->read, on_read_due, 0, 0);

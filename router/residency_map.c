@@ -261,13 +261,28 @@ static void on_page(void *ctx, uint32_t source, uint32_t page, struct slice byte
     pursue(map, source);
 }
 
+/* What an agent has once claimed is no guess any more: when it is evicted, it is nowhere. The time
+ * at which all that was told is left to the map may be long after that. */
+static void leave_to_map(struct residency_map *map, uint32_t worker, struct slice records)
+{
+    const uint8_t *bytes = (const void *)records.ptr;
+
+    for (size_t at = 0; at + RESIDENCY_RECORD_BYTES <= records.len; at += RESIDENCY_RECORD_BYTES) {
+        struct residency_record record = residency_record_read(bytes + at);
+
+        if (record.tiers != 0)
+            residency_guess_forget(map->relay->guess, worker, record.hash);
+    }
+}
+
 static void on_change(void *ctx, uint32_t source, uint64_t sequence,
                       const struct residency_change *change)
 {
     struct residency_map *map = ctx;
+    uint32_t worker = map->sources[source].worker;
 
-    residency_sync_change(map->relay->sync, map->sources[source].worker, sequence, change,
-                          now_ms_of(map));
+    residency_sync_change(map->relay->sync, worker, sequence, change, now_ms_of(map));
+    leave_to_map(map, worker, change->records);
     pursue(map, source);
 }
 

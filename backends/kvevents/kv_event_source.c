@@ -31,6 +31,10 @@
  * acted upon all that came by the dead connection is taken, so that it cannot be mistaken for what
  * its successor says.
  *
+ * A replay that was given up leaves a gap that no later one would be asked to fill. So after a
+ * while everything is asked for once more, as if the connection were new: what the engine still
+ * keeps of its messages says again what is true.
+ *
  * The thread ends when its ZeroMQ context is shut down, which any thread may do; there is no other
  * word to it.
  */
@@ -69,8 +73,10 @@ struct kv_event_source {
     void *sub;
     void *monitor; /* of sub's connection */
     bool is_connected;
-    void *dealer;         /* while a replay runs */
-    uint64_t advanced_ms; /* when the replay began, or last gave something new */
+    void *dealer;           /* while a replay runs */
+    uint64_t advanced_ms;   /* when the replay began, or last gave something new */
+    uint64_t renew_at_ms;   /* 0: nothing was given up */
+    uint64_t renew_wait_ms; /* before the next one */
     struct kv_event_order order;
     struct kv_event_notice notice;
     struct list held;
@@ -331,6 +337,8 @@ static int receive(void *socket, zmq_msg_t *parts, struct slice *frames, size_t 
 /* The engine said the end: what it has told by then, what was held included, is all. */
 static void complete_replay(struct kv_event_source *source)
 {
+    source->renew_at_ms = 0;
+    source->renew_wait_ms = source->config.renew_ms;
     end_replay(source);
     if (!source->order.is_replaying && !source->order.is_waiting)
         tell(source, KV_EVENT_CONTACT_WHOLE);
@@ -386,15 +394,33 @@ static bool drain(struct kv_event_source *source, void *const *socket,
 
 /* ---- the connection ---- */
 
+/* Of a connection that stands: all that the engine keeps is asked for. */
+static void begin(struct kv_event_source *source)
+{
+    tell(source, KV_EVENT_CONTACT_MADE);
+    if (kv_event_order_connect(&source->order))
+        request_replay(source);
+}
+
+/* What was delivered is not to be believed any more, what waits is nobody's. */
+static void forget(struct kv_event_source *source)
+{
+    close_socket(&source->dealer);
+    drop_all(source, &source->held);
+    kv_event_order_disconnect(&source->order);
+    source->notice = (struct kv_event_notice){false, 0};
+    source->renew_at_ms = 0;
+    tell(source, KV_EVENT_CONTACT_LOST);
+}
+
 static void note_connected(struct kv_event_source *source)
 {
     if (source->is_connected)
         return;
     source->is_connected = true;
+    source->renew_wait_ms = source->config.renew_ms;
     count(source, &source->stats.made_count, 1);
-    tell(source, KV_EVENT_CONTACT_MADE);
-    if (kv_event_order_connect(&source->order))
-        request_replay(source);
+    begin(source);
 }
 
 static void note_disconnected(struct kv_event_source *source)
@@ -404,12 +430,16 @@ static void note_disconnected(struct kv_event_source *source)
     while (drain(source, &source->sub, take_live))
         ;
     source->is_connected = false;
-    close_socket(&source->dealer);
-    drop_all(source, &source->held);
-    kv_event_order_disconnect(&source->order);
-    source->notice = (struct kv_event_notice){false, 0};
     count(source, &source->stats.broken_count, 1);
-    tell(source, KV_EVENT_CONTACT_LOST);
+    forget(source);
+}
+
+static void renew(struct kv_event_source *source)
+{
+    source->renew_at_ms = 0;
+    source->renew_wait_ms *= 2;
+    forget(source);
+    begin(source);
 }
 
 /* A message of the monitor: the event's number (2 bytes, of this machine) and a value; an address.
@@ -440,17 +470,29 @@ static long poll_ms(const struct kv_event_source *source)
 {
     if (source->order.is_replaying)
         return left_ms(source->advanced_ms + source->config.replay_idle_ms);
-    return source->order.is_waiting ? left_ms(source->order.allowed_ms) : -1;
+    if (source->order.is_waiting)
+        return left_ms(source->order.allowed_ms);
+    return source->renew_at_ms != 0 ? left_ms(source->renew_at_ms) : -1;
+}
+
+static void give_up(struct kv_event_source *source)
+{
+    count(source, &source->stats.given_up_count, 1);
+    if (source->renew_at_ms == 0 && source->renew_wait_ms > 0)
+        source->renew_at_ms = clock_now_ms() + source->renew_wait_ms;
+    end_replay(source);
 }
 
 static void act_on_time(struct kv_event_source *source)
 {
     if (kv_event_order_is_due(&source->order, clock_now_ms()))
         judge_held(source);
-    if (!source->order.is_replaying || poll_ms(source) > 0)
+    if (poll_ms(source) != 0)
         return;
-    count(source, &source->stats.given_up_count, 1);
-    end_replay(source);
+    if (source->order.is_replaying)
+        give_up(source);
+    else if (source->renew_at_ms != 0)
+        renew(source);
 }
 
 static void listen_until_shutdown(void *argument)

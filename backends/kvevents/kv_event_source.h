@@ -26,7 +26,9 @@ struct kv_event_source_config {
     const char *topic;           /* prefix of the topics to hear; "" is all */
     uint32_t replay_idle_ms;     /* a replay that says nothing new for so long is given up */
     uint32_t replay_cooldown_ms; /* see kv_event_order.h */
-    size_t queued_bytes_max;     /* of messages that wait, for a replay or for the loop */
+    uint32_t renew_ms; /* behind one that was given up all is asked for anew, as at a connection: so
+                        * long after the first, twice as long after each further; 0: never */
+    size_t queued_bytes_max; /* of messages that wait, for a replay or for the loop */
 };
 
 /* What is to be known before a delivered batch. */

@@ -54,6 +54,7 @@ enum {
     GREETING_COUNT_MAX = 4, /* AUTH, SELECT, PING, CLIENT SETNAME */
     WORD_COUNT_MAX = 4,     /* of one of those */
     WHY_BYTES = 256,
+    LINE_BYTES_MAX = 24, /* a mark, a number, the end of the line */
     BACK_OFF_LEVEL_MAX = 16,
 };
 
@@ -279,26 +280,47 @@ static void fail_with(struct redis_link *link, int error, const char *what)
 
 /* ---- sending ---- */
 
-static int append_word(struct buf *out, struct slice word)
+/* mark and number in decimal and the end of a line; returns what is behind it. */
+static char *write_line(char *at, char mark, size_t number)
 {
-    int status = buf_printf(out, "$%zu\r\n", word.len);
+    char digits[LINE_BYTES_MAX];
+    size_t count = 0;
 
-    if (status == 0)
-        status = buf_append(out, word);
-    return status == 0 ? buf_append(out, SLICE("\r\n")) : status;
+    *at++ = mark;
+    do
+        digits[count++] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (count > 0)
+        *at++ = digits[--count];
+    *at++ = '\r';
+    *at++ = '\n';
+    return at;
 }
 
-/* All or nothing. */
+/* All or nothing. Thousands of these make a flush: by hand, it takes a third of the time that
+ * printing takes. */
 static int append_command(struct buf *out, const struct slice *words, size_t count)
 {
-    const size_t len = buf_len(out);
-    int status = buf_printf(out, "*%zu\r\n", count);
+    size_t bytes_max = LINE_BYTES_MAX;
+    char *at;
+    int status;
 
-    for (size_t i = 0; i < count && status == 0; i++)
-        status = append_word(out, words[i]);
+    for (size_t i = 0; i < count; i++)
+        bytes_max += LINE_BYTES_MAX + words[i].len + 2;
+    status = buf_reserve(out, bytes_max);
     if (status < 0)
-        out->end = out->start + len;
-    return status;
+        return status;
+    at = write_line(out->bytes + out->end, '*', count);
+    for (size_t i = 0; i < count; i++) {
+        at = write_line(at, '$', words[i].len);
+        if (words[i].len > 0)
+            memcpy(at, words[i].ptr, words[i].len);
+        at += words[i].len;
+        *at++ = '\r';
+        *at++ = '\n';
+    }
+    out->end = (size_t)(at - out->bytes);
+    return 0;
 }
 
 static void on_written(uv_write_t *write, int status);

@@ -142,7 +142,7 @@ void residency_feed_stop(struct residency_feed *feed, uint32_t source)
     feed_follow_end(stopped);
 }
 
-/* ---- polls ---- */
+/* ---- replies ---- */
 
 static bool has_error(struct residency_feed *feed, int error, const struct redis_reply *reply,
                       enum redis_reply_kind kind)
@@ -150,141 +150,6 @@ static bool has_error(struct residency_feed *feed, int error, const struct redis
     if (error == 0 && redis_reply_kind(reply) != kind)
         feed->stats.bad_total++;
     return error < 0 || redis_reply_kind(reply) != kind;
-}
-
-static void take_listed(struct residency_feed *feed, struct slice name)
-{
-    struct feed_source *source = find_source(feed, name);
-    bool is_new = source == NULL;
-
-    if (is_new && add_source(feed, name, &source) < 0)
-        return;
-    feed->stats.listed_count += !source->is_listed;
-    source->is_listed = true;
-    if (is_new)
-        feed->callbacks->on_source(feed->ctx, source->number);
-}
-
-static void on_listed(void *ctx, int error, const struct redis_reply *reply)
-{
-    struct residency_feed *feed = ctx;
-
-    feed->is_listing = false;
-    if (feed->is_closing || has_error(feed, error, reply, REDIS_REPLY_LIST))
-        return;
-    for (uint32_t i = 0; i < feed->source_end; i++) {
-        if (feed->sources[i] != NULL)
-            feed->sources[i]->is_listed = false;
-    }
-    feed->stats.listed_count = 0;
-    for (size_t i = 0; i < redis_reply_count(reply); i++)
-        take_listed(feed, redis_reply_text(redis_reply_at(reply, i)));
-    if (feed->stats.source_count == 0) /* then no lease is asked for */
-        feed->callbacks->on_polled(feed->ctx);
-}
-
-static void ask_list(struct residency_feed *feed)
-{
-    char key[RESIDENCY_KEY_BYTES_MAX];
-    size_t len = residency_key_workers(key, feed->config.fingerprint);
-    struct slice words[] = {SLICE("SMEMBERS"), slice_of(key, len)};
-
-    if (!feed->is_listing)
-        feed->is_listing = redis_link_send(feed->link, words, 2, on_listed, feed) == 0;
-}
-
-/* One MGET, and whose leases it asks for. */
-struct lease_poll {
-    struct residency_feed *feed;
-    uint32_t count;
-    uint32_t sources[LEASE_COUNT_MAX];
-    uint64_t name_hashes[LEASE_COUNT_MAX]; /* the number may be another worker's by then */
-};
-
-static void take_lease(struct feed_source *source, const struct redis_reply *reply)
-{
-    struct residency_feed *feed = source->feed;
-    struct residency_lease lease;
-    struct slice text = redis_reply_text(reply);
-
-    if (redis_reply_kind(reply) != REDIS_REPLY_TEXT || residency_lease_read(text, &lease) < 0) {
-        feed->stats.bad_total += redis_reply_kind(reply) != REDIS_REPLY_NIL;
-        feed->callbacks->on_lease(feed->ctx, source->number, NULL);
-        return;
-    }
-    if (source->lease_life.epoch != lease.life.epoch)
-        source->meta_due_ms = 0; /* another agent's process: another meta */
-    source->lease_life = lease.life;
-    feed->callbacks->on_lease(feed->ctx, source->number, &lease);
-}
-
-static void on_leases(void *ctx, int error, const struct redis_reply *reply)
-{
-    struct lease_poll *poll = ctx;
-    struct residency_feed *feed = poll->feed;
-
-    feed->polls_pending--;
-    if (!feed->is_closing && !has_error(feed, error, reply, REDIS_REPLY_LIST) &&
-        redis_reply_count(reply) == poll->count) {
-        feed->callbacks->on_polled(feed->ctx);
-        for (uint32_t i = 0; i < poll->count; i++) {
-            struct feed_source *source = feed->sources[poll->sources[i]];
-
-            if (source != NULL && source->name_hash == poll->name_hashes[i])
-                take_lease(source, redis_reply_at(reply, i));
-        }
-    }
-    free(poll);
-}
-
-/* Sends poll, whose keys are in words; frees it where it was not sent. */
-static void send_poll(struct residency_feed *feed, struct lease_poll *poll,
-                      const struct slice *words)
-{
-    if (poll->count > 0 &&
-        redis_link_send(feed->link, words, poll->count + 1, on_leases, poll) == 0)
-        feed->polls_pending++;
-    else
-        free(poll);
-}
-
-static uint32_t fill_poll(struct residency_feed *feed, struct lease_poll *poll, uint32_t from,
-                          char (*keys)[RESIDENCY_KEY_BYTES_MAX], struct slice *words)
-{
-    poll->feed = feed;
-    words[0] = SLICE("MGET");
-    for (; from < feed->source_end && poll->count < LEASE_COUNT_MAX; from++) {
-        const struct feed_source *source = feed->sources[from];
-        char *key = keys[poll->count];
-
-        if (source == NULL)
-            continue;
-        words[poll->count + 1] =
-            slice_of(key, residency_key(key, source->name, RESIDENCY_KEY_LEASE));
-        poll->sources[poll->count] = from;
-        poll->name_hashes[poll->count++] = source->name_hash;
-    }
-    return from;
-}
-
-static void ask_leases(struct residency_feed *feed)
-{
-    struct slice words[LEASE_COUNT_MAX + 1];
-    char(*keys)[RESIDENCY_KEY_BYTES_MAX];
-    uint32_t from = 0;
-
-    if (feed->polls_pending > 0 || feed->stats.source_count == 0)
-        return;
-    keys = malloc(LEASE_COUNT_MAX * sizeof *keys);
-    while (keys != NULL && from < feed->source_end) {
-        struct lease_poll *poll = calloc(1, sizeof *poll);
-
-        if (poll == NULL)
-            break; /* the next poll may have the memory */
-        from = fill_poll(feed, poll, from, keys, words);
-        send_poll(feed, poll, words);
-    }
-    free(keys);
 }
 
 /* ---- metas ---- */
@@ -371,6 +236,152 @@ static void ask_metas(struct residency_feed *feed)
         asked++;
     }
 }
+
+/* ---- leases ---- */
+
+/* One MGET, and whose leases it asks for. */
+struct lease_poll {
+    struct residency_feed *feed;
+    uint32_t count;
+    uint32_t sources[LEASE_COUNT_MAX];
+    uint64_t name_hashes[LEASE_COUNT_MAX]; /* the number may be another worker's by then */
+};
+
+static void take_lease(struct feed_source *source, const struct redis_reply *reply)
+{
+    struct residency_feed *feed = source->feed;
+    struct residency_lease lease;
+    struct slice text = redis_reply_text(reply);
+
+    if (redis_reply_kind(reply) != REDIS_REPLY_TEXT || residency_lease_read(text, &lease) < 0) {
+        feed->stats.bad_total += redis_reply_kind(reply) != REDIS_REPLY_NIL;
+        feed->callbacks->on_lease(feed->ctx, source->number, NULL);
+        return;
+    }
+    if (source->lease_life.epoch != lease.life.epoch)
+        source->meta_due_ms = 0; /* another agent's process: another meta */
+    source->lease_life = lease.life;
+    if (source->meta_due_ms == 0 && !source->is_meta_asked)
+        ask_meta(source); /* a worker that is found waits for it */
+    feed->callbacks->on_lease(feed->ctx, source->number, &lease);
+}
+
+static void on_leases(void *ctx, int error, const struct redis_reply *reply)
+{
+    struct lease_poll *poll = ctx;
+    struct residency_feed *feed = poll->feed;
+
+    feed->polls_pending--;
+    if (!feed->is_closing && !has_error(feed, error, reply, REDIS_REPLY_LIST) &&
+        redis_reply_count(reply) == poll->count) {
+        feed->callbacks->on_polled(feed->ctx);
+        for (uint32_t i = 0; i < poll->count; i++) {
+            struct feed_source *source = feed->sources[poll->sources[i]];
+
+            if (source != NULL && source->name_hash == poll->name_hashes[i])
+                take_lease(source, redis_reply_at(reply, i));
+        }
+    }
+    free(poll);
+}
+
+/* Sends poll, whose keys are in words; frees it where it was not sent. */
+static void send_poll(struct residency_feed *feed, struct lease_poll *poll,
+                      const struct slice *words)
+{
+    if (poll->count > 0 &&
+        redis_link_send(feed->link, words, poll->count + 1, on_leases, poll) == 0)
+        feed->polls_pending++;
+    else
+        free(poll);
+}
+
+static uint32_t fill_poll(struct residency_feed *feed, struct lease_poll *poll, uint32_t from,
+                          char (*keys)[RESIDENCY_KEY_BYTES_MAX], struct slice *words)
+{
+    poll->feed = feed;
+    words[0] = SLICE("MGET");
+    for (; from < feed->source_end && poll->count < LEASE_COUNT_MAX; from++) {
+        const struct feed_source *source = feed->sources[from];
+        char *key = keys[poll->count];
+
+        if (source == NULL)
+            continue;
+        words[poll->count + 1] =
+            slice_of(key, residency_key(key, source->name, RESIDENCY_KEY_LEASE));
+        poll->sources[poll->count] = from;
+        poll->name_hashes[poll->count++] = source->name_hash;
+    }
+    return from;
+}
+
+static void ask_leases(struct residency_feed *feed)
+{
+    struct slice words[LEASE_COUNT_MAX + 1];
+    char(*keys)[RESIDENCY_KEY_BYTES_MAX];
+    uint32_t from = 0;
+
+    if (feed->polls_pending > 0 || feed->stats.source_count == 0)
+        return;
+    keys = malloc(LEASE_COUNT_MAX * sizeof *keys);
+    while (keys != NULL && from < feed->source_end) {
+        struct lease_poll *poll = calloc(1, sizeof *poll);
+
+        if (poll == NULL)
+            break; /* the next poll may have the memory */
+        from = fill_poll(feed, poll, from, keys, words);
+        send_poll(feed, poll, words);
+    }
+    free(keys);
+}
+
+/* ---- names ---- */
+
+static void take_listed(struct residency_feed *feed, struct slice name)
+{
+    struct feed_source *source = find_source(feed, name);
+    bool is_new = source == NULL;
+
+    if (is_new && add_source(feed, name, &source) < 0)
+        return;
+    feed->stats.listed_count += !source->is_listed;
+    source->is_listed = true;
+    if (is_new)
+        feed->callbacks->on_source(feed->ctx, source->number);
+}
+
+static void on_listed(void *ctx, int error, const struct redis_reply *reply)
+{
+    struct residency_feed *feed = ctx;
+    const uint32_t count = feed->stats.source_count;
+
+    feed->is_listing = false;
+    if (feed->is_closing || has_error(feed, error, reply, REDIS_REPLY_LIST))
+        return;
+    for (uint32_t i = 0; i < feed->source_end; i++) {
+        if (feed->sources[i] != NULL)
+            feed->sources[i]->is_listed = false;
+    }
+    feed->stats.listed_count = 0;
+    for (size_t i = 0; i < redis_reply_count(reply); i++)
+        take_listed(feed, redis_reply_text(redis_reply_at(reply, i)));
+    if (feed->stats.source_count > count)
+        ask_leases(feed);                   /* of who is new, at once */
+    else if (feed->stats.source_count == 0) /* then no lease is asked for */
+        feed->callbacks->on_polled(feed->ctx);
+}
+
+static void ask_list(struct residency_feed *feed)
+{
+    char key[RESIDENCY_KEY_BYTES_MAX];
+    size_t len = residency_key_workers(key, feed->config.fingerprint);
+    struct slice words[] = {SLICE("SMEMBERS"), slice_of(key, len)};
+
+    if (!feed->is_listing)
+        feed->is_listing = redis_link_send(feed->link, words, 2, on_listed, feed) == 0;
+}
+
+/* ---- time ---- */
 
 static void on_tick(uv_timer_t *timer)
 {

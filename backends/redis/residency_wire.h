@@ -15,7 +15,7 @@
  *   smv:{w}:lease         STRING   its agent, PX   struct residency_lease, as text
  *   smv:{w}:<life>:p:<n>  STRING   its agent, TTL  page n: RESIDENCY_PAGE_RECORD_COUNT records
  *   smv:{w}:<life>:out    STREAM   its agent, TTL  a change each: id "<sequence>-1", field "b"
- *   smv:{w}:in            STREAM   routers         a note each: field "b", residency_note_*
+ *   smv:{w}:in            STREAM   routers, TTL    some notes each: field "b", residency_note_*
  *   smv:routers           STREAM   routers         loads: field "b"
  *
  * Pages and changes say the same thing in two ways: after the change of sequence s the records in

@@ -14,13 +14,22 @@
 enum { TIMEOUT_MS = 5000, BODY_BYTES_MAX = 16 << 20 };
 
 static const char usage[] =
-    "Usage: samovar show workers [--admin http://HOST:PORT] [--json]\n"
+    "Usage: samovar show workers|residency [--admin http://HOST:PORT] [--json]\n"
     "\n"
-    "Asks a running router's admin listener (http://127.0.0.1:9091 if not given) for its workers.\n"
+    "Asks a running router's admin listener (http://127.0.0.1:9091 if not given) for its workers,\n"
+    "or for what their agents say they hold, who is believed, and why not.\n"
     "--json prints the answer as it came.\n"
     "Exit codes: 0 fine, 1 no usable answer, 2 wrong usage.\n";
 
+/* What can be asked for. */
+struct subject {
+    const char *name;
+    const char *target; /* of the admin listener */
+    void (*print)(struct json_value root);
+};
+
 struct arguments {
+    const struct subject *subject;
     const char *admin;
     bool is_json;
     bool wants_help;
@@ -33,34 +42,6 @@ struct answer {
     struct buf body;
 };
 
-static int read_arguments(struct arguments *arguments, int argc, const char *const *argv)
-{
-    bool has_subject = false;
-
-    *arguments = (struct arguments){.admin = "http://127.0.0.1:9091"};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0) {
-            arguments->is_json = true;
-        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            arguments->wants_help = true;
-        } else if (strcmp(argv[i], "--admin") == 0 && i + 1 < argc) {
-            arguments->admin = argv[++i];
-        } else if (strncmp(argv[i], "--admin=", 8) == 0) {
-            arguments->admin = argv[i] + 8;
-        } else if (strcmp(argv[i], "workers") == 0 && !has_subject) {
-            has_subject = true;
-        } else {
-            fprintf(stderr, "samovar show: \"%s\" is not understood\n%s", argv[i], usage);
-            return -1;
-        }
-    }
-    if (!has_subject && !arguments->wants_help) {
-        fputs(usage, stderr);
-        return -1;
-    }
-    return 0;
-}
-
 static void on_done(void *ctx, int error, int status, struct slice body)
 {
     struct answer *answer = ctx;
@@ -72,13 +53,13 @@ static void on_done(void *ctx, int error, int status, struct slice body)
 }
 
 /* Fills answer; its error says what went wrong. */
-static void fetch(const struct sockaddr_storage *address, const char *authority,
+static void fetch(const struct sockaddr_storage *address, const char *authority, const char *target,
                   struct answer *answer)
 {
     struct io_loop *io = malloc(sizeof *io); /* its read buffer is too large for the stack */
     struct http_fetch_request request = {.address = address,
                                          .authority = authority,
-                                         .target = "/workers",
+                                         .target = target,
                                          .timeout_ms = TIMEOUT_MS,
                                          .body_bytes_max = BODY_BYTES_MAX};
 
@@ -132,24 +113,125 @@ static void print_worker(struct json_value worker)
     putchar('\n');
 }
 
-static int print_table(struct slice body)
+static void print_workers(struct json_value root)
+{
+    struct json_iterator workers = json_iterate(json_get(root, "workers"));
+    struct json_value worker;
+
+    printf("%-32s  %-8s  %-7s  %9s  %7s  %8s  %8s  %8s  %8s  %s\n", "WORKER", "STATE", "ENGINE",
+           "IN_FLIGHT", "QUEUED", "CHOSEN", "FAILURES", "CACHED", "ERROR", "RUNNING/WAITING");
+    while (json_next_element(&workers, &worker))
+        print_worker(worker);
+}
+
+static long long number_of(struct json_value object, const char *key)
+{
+    return (long long)json_int64(json_get(object, key));
+}
+
+static void print_replica(struct json_value worker)
+{
+    struct slice url = text_of(worker, "url"), state = text_of(worker, "state");
+    struct slice doubt = text_of(worker, "doubt"), last = text_of(worker, "last_break");
+    struct slice node = text_of(json_get(worker, "agent"), "node");
+    bool is_believed = slice_eq(doubt, SLICE("none"));
+
+    if (node.len == 0)
+        node = SLICE("-");
+    printf("%-32.*s  %-16.*s  %-9.*s  %-12.*s", (int)url.len, url.ptr, (int)node.len, node.ptr,
+           (int)state.len, state.ptr, is_believed ? 3 : (int)doubt.len,
+           is_believed ? "yes" : doubt.ptr);
+    printf("  %9lld  %9lld  %9lld  %9lld  %10lld  %5lld  %6.1f%%  %6lld",
+           number_of(worker, "records"), number_of(worker, "hbm"), number_of(worker, "cpu"),
+           number_of(worker, "ssd"), number_of(worker, "sequence"), number_of(worker, "lag"),
+           100 * json_double(json_get(worker, "missing")), number_of(worker, "breaks_total"));
+    if (last.len > 0)
+        printf("  %.*s\n", (int)last.len, last.ptr);
+    else
+        printf("  -\n");
+}
+
+static void print_index(struct json_value root, const char *name, const char *label)
+{
+    struct json_value index = json_get(root, name);
+
+    printf("%s: %lld blocks, %lld holders, %.1f MiB, %lld refused for want of room\n", label,
+           number_of(index, "blocks"), number_of(index, "holders"),
+           json_double(json_get(index, "bytes")) / (1 << 20), number_of(index, "refused_total"));
+}
+
+static void print_residency(struct json_value root)
+{
+    struct json_value map = json_get(root, "map");
+    struct json_iterator workers = json_iterate(json_get(root, "workers"));
+    struct json_value worker;
+
+    printf("%-32s  %-16s  %-9s  %-12s  %9s  %9s  %9s  %9s  %10s  %5s  %7s  %6s  %s\n", "WORKER",
+           "NODE", "STATE", "BELIEVED", "RECORDS", "HBM", "CPU", "SSD", "SEQUENCE", "LAG",
+           "MISSING", "BREAKS", "LAST");
+    while (json_next_element(&workers, &worker))
+        print_replica(worker);
+    if (json_type(map) == JSON_OBJECT)
+        printf("map: %s, %lld workers listed\n",
+               json_bool(json_get(map, "reached")) ? "reached" : "away", number_of(map, "listed"));
+    else
+        printf("map: none (option --redis)\n");
+    print_index(root, "exact", "exact");
+    print_index(root, "guess", "guess");
+}
+
+static const struct subject subjects[] = {
+    {"workers", "/workers", print_workers},
+    {"residency", "/residency", print_residency},
+};
+
+static const struct subject *find_subject(const char *name)
+{
+    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
+        if (strcmp(subjects[i].name, name) == 0)
+            return &subjects[i];
+    }
+    return NULL;
+}
+
+static int read_arguments(struct arguments *arguments, int argc, const char *const *argv)
+{
+    *arguments = (struct arguments){.admin = "http://127.0.0.1:9091"};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            arguments->is_json = true;
+        } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            arguments->wants_help = true;
+        } else if (strcmp(argv[i], "--admin") == 0 && i + 1 < argc) {
+            arguments->admin = argv[++i];
+        } else if (strncmp(argv[i], "--admin=", 8) == 0) {
+            arguments->admin = argv[i] + 8;
+        } else if (arguments->subject == NULL && find_subject(argv[i]) != NULL) {
+            arguments->subject = find_subject(argv[i]);
+        } else {
+            fprintf(stderr, "samovar show: \"%s\" is not understood\n%s", argv[i], usage);
+            return -1;
+        }
+    }
+    if (arguments->subject == NULL && !arguments->wants_help) {
+        fputs(usage, stderr);
+        return -1;
+    }
+    return 0;
+}
+
+static int print_table(const struct subject *subject, struct slice body)
 {
     struct json_scanner *scanner = json_scanner_create();
-    struct json_value root, worker;
-    struct json_iterator workers;
+    struct json_value root;
     struct parse_error error;
     int status = scanner == NULL ? -ENOMEM : json_scan(scanner, body, &root, &error);
 
-    if (status == 0) {
-        printf("%-32s  %-8s  %-7s  %9s  %7s  %8s  %8s  %8s  %8s  %s\n", "WORKER", "STATE", "ENGINE",
-               "IN_FLIGHT", "QUEUED", "CHOSEN", "FAILURES", "CACHED", "ERROR", "RUNNING/WAITING");
-        workers = json_iterate(json_get(root, "workers"));
-        while (json_next_element(&workers, &worker))
-            print_worker(worker);
-    } else {
+    if (status == 0)
+        subject->print(root);
+    else
         fputs("samovar show: the answer is not JSON; is this the admin port of a router?\n",
               stderr);
-    }
     json_scanner_destroy(scanner);
     return status == 0 ? EXIT_CODE_OK : EXIT_CODE_FAILED;
 }
@@ -168,7 +250,7 @@ static int print_answer(const struct arguments *arguments, const struct answer *
         return EXIT_CODE_FAILED;
     }
     return arguments->is_json ? command_print(&answer->body)
-                              : print_table(buf_slice(&answer->body));
+                              : print_table(arguments->subject, buf_slice(&answer->body));
 }
 
 int command_show(int argc, const char *const *argv)
@@ -196,7 +278,7 @@ int command_show(int argc, const char *const *argv)
         return EXIT_CODE_USAGE;
     }
     buf_init(&answer.body, BODY_BYTES_MAX);
-    fetch(&address, url.authority, &answer);
+    fetch(&address, url.authority, arguments.subject->target, &answer);
     code = print_answer(&arguments, &answer);
     buf_release(&answer.body);
     return code;

@@ -8,12 +8,15 @@
 
 #include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
+#include "backends/worker_set.h"
 
 /*
  * DESIGN
  *
  * A stream keeps some thousand entries, so that an agent that restarts finds the newest; one that
- * reads is never that far behind. It is cut by whole nodes ("~"), which costs Redis nothing.
+ * reads is never that far behind. It is cut by whole nodes ("~"), which costs Redis nothing. It
+ * expires a quarter of an hour after its last note, give or take a minute: workers come and go, and
+ * nobody else would ever remove what was said to those that are gone.
  *
  * What was sent and not confirmed when a connection ends is counted as refused, though Redis may
  * have taken it: nobody sends it again, since the same note twice would do no harm but also no
@@ -21,11 +24,13 @@
  */
 enum {
     GATHER_MS = 5,
+    RENEW_MS = 60000,
     BATCH_BYTES_MAX = 4 << 20,
     WARNED_MS = 10000,
 };
 
 #define STREAM_ENTRIES_MAX SLICE("2048")
+#define STREAM_TTL_S       SLICE("900")
 
 struct note_post {
     struct note_post_config config;
@@ -36,6 +41,10 @@ struct note_post {
     bool is_timer_open;
     bool is_closing;
     uint64_t warned_ms;
+    struct renewal {
+        uint64_t worker; /* its id */
+        uint64_t at_ms;
+    } renewals[WORKER_COUNT_MAX]; /* by id: when its stream's end was put off last */
 };
 
 /* An entry under way: how many notes it carried. */
@@ -58,7 +67,7 @@ static void warn(struct note_post *post, int error)
         return;
     post->warned_ms = now_ms;
     LOG(LOG_WARN, "notes_refused", log_text("why", strerror(-error)),
-        log_text("help", error == -EACCES ? "routers must be allowed to XADD to smv:*:in" : NULL));
+        log_text(error == -EACCES ? "help" : NULL, "routers must be allowed to XADD to smv:*:in"));
 }
 
 static void on_sent(void *ctx, int error, const struct redis_reply *reply)
@@ -78,6 +87,20 @@ static void on_sent(void *ctx, int error, const struct redis_reply *reply)
     free_when_over(post);
 }
 
+/* Puts off the end of the stream, now and then. */
+static void renew(struct note_post *post, const struct note_entry *entry)
+{
+    const struct slice words[] = {SLICE("EXPIRE"), slice_of(entry->key, entry->key_len),
+                                  STREAM_TTL_S};
+    struct renewal *renewal = &post->renewals[entry->worker % WORKER_COUNT_MAX];
+    uint64_t now_ms = uv_now(post->config.loop);
+
+    if (renewal->worker == entry->worker && now_ms - renewal->at_ms < RENEW_MS)
+        return;
+    if (redis_link_send(post->config.link, words, array_count(words), NULL, NULL) == 0)
+        *renewal = (struct renewal){entry->worker, now_ms};
+}
+
 static void send_entry(struct note_post *post, const struct note_entry *entry)
 {
     const struct slice words[] = {
@@ -93,6 +116,7 @@ static void send_entry(struct note_post *post, const struct note_entry *entry)
         post->sent_count++;
         if (redis_link_send(post->config.link, words, array_count(words), on_sent, sent) == 0) {
             post->stats.entries_total++;
+            renew(post, entry);
             return;
         }
         post->sent_count--;

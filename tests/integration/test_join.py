@@ -333,6 +333,13 @@ def test_two_routers_tell_one_agent(start_telling_router, redis, engine):
     assert len({note.last_block for note in notes if note.kind == ANCHOR}) == 1
 
 
+def test_what_was_said_to_a_worker_that_is_gone_does_not_stay(router, engine, agent, redis):
+    router.post(CHAT, CHAT.request(TEXT_4K))
+    wait_notes(agent, 2)
+
+    assert 800 < redis.call("TTL", agent.key("in")) <= 900
+
+
 # --- what is not told ---
 
 def test_what_cannot_be_asked_about_is_said_why(router, engine, agent):
@@ -585,3 +592,39 @@ def test_a_simulated_engine_counts_as_its_usage_says(start_telling_router, start
     assert anchors(router, "mismatch") == 0
     told = [note for note in agent.notes() if note.kind == ANCHOR]
     assert all(note.tail_tokens > 0 for note in told)
+
+
+def test_a_conversation_over_two_routers_is_exact_from_its_second_turn(
+        start_telling_router, start_agent, start_sim, redis):
+    """Simulated engines, real agents: what one router told, the other one knows."""
+    sims = [start_sim("--kv-events", "tcp://127.0.0.1:*", "--kv-replay", "tcp://127.0.0.1:*")
+            for _ in range(2)]
+    agents = [start_agent(sim, redis, kv_events=sim.kv_events, kv_replay=sim.kv_replay)
+              for sim in sims]
+    routers = [start_telling_router(sims) for _ in range(2)]
+    for agent in agents:
+        agent.wait_ready()
+    for router in routers:
+        wait_until(lambda router=router:
+                   router.metrics()["samovar_router_map_exact_workers"] == 2, "both are exact")
+    messages = [{"role": "system", "content": TEXT_4K}]
+
+    for turn in range(6):
+        messages.append({"role": "user", "content": f"turn {turn} " + "and so on " * 60})
+        router = routers[turn % 2]
+        answer = router.post(CHAT, CHAT.request(messages=messages, max_tokens=100))
+        messages.append(json.loads(answer.body)["choices"][0]["message"])
+        line = router.request_line(answer)
+        if turn > 0:
+            assert line["rung"] == "exact", line
+            assert abs(line["predicted_cached_tokens"] - line["cached_tokens"]) <= 16, line
+
+        wait_until(lambda turn=turn: sum(agent.metric_sum("samovar_agent_joins_total")
+                                         for agent in agents) == 2 * (turn + 1),
+                   "prompt and answer are joined")
+        records = sum(agent.metric_sum("samovar_agent_text_blocks_known") for agent in agents)
+        for each in routers:
+            wait_until(lambda each=each:
+                       each.metrics()["samovar_router_map_records"] == records,
+                       lambda each=each: f"{records} records: "
+                       f"{each.metrics()['samovar_router_map_records']}")

@@ -14,11 +14,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LISTEN_MS_MAX = 20000, POLL_MS = 2, OPTION_COUNT_MAX = 32, FOLDER_BYTES = 64 };
+enum {
+    LISTEN_MS_MAX = 20000,
+    POLL_MS = 2,
+    OPTION_COUNT_MAX = 32,
+    FOLDER_BYTES = 64,
+    LINE_BYTES_MAX = 4096,
+};
+
+static const char node_in_file[] = "sim-1";
 
 struct redis_server {
     char folder[FOLDER_BYTES];
     char path[FOLDER_BYTES + 16];
+    char users[FOLDER_BYTES + 16]; /* the file; "": none */
     const char *const *options;
     pid_t pid; /* 0: killed */
 };
@@ -56,6 +65,10 @@ static void exec_server(const struct redis_server *server)
 
     while (words[count] != NULL)
         count++;
+    if (server->users[0] != '\0') {
+        words[count++] = "--aclfile";
+        words[count++] = server->users;
+    }
     for (size_t i = 0; server->options != NULL && server->options[i] != NULL; i++) {
         if (count + 1 == OPTION_COUNT_MAX)
             _exit(126);
@@ -87,7 +100,7 @@ static void start(struct redis_server *server)
     close(fd);
 }
 
-struct redis_server *redis_server_create(const char *const *options)
+static struct redis_server *create(const char *const *options)
 {
     struct redis_server *server = calloc(1, sizeof *server);
 
@@ -98,6 +111,49 @@ struct redis_server *redis_server_create(const char *const *options)
     if (mkdtemp(server->folder) == NULL)
         die("mkdtemp");
     snprintf(server->path, sizeof server->path, "%s/redis.sock", server->folder);
+    return server;
+}
+
+struct redis_server *redis_server_create(const char *const *options)
+{
+    struct redis_server *server = create(options);
+
+    start(server);
+    return server;
+}
+
+/* With node for each node_in_file. */
+static void copy_line(FILE *to, const char *line, const char *node)
+{
+    const char *found;
+
+    while ((found = strstr(line, node_in_file)) != NULL) {
+        fprintf(to, "%.*s%s", (int)(found - line), line, node);
+        line = found + strlen(node_in_file);
+    }
+    fputs(line, to);
+}
+
+struct redis_server *redis_server_create_with_users(const char *const *options, const char *name,
+                                                    const char *node)
+{
+    struct redis_server *server = create(options);
+    char path[512], line[LINE_BYTES_MAX];
+    FILE *from, *to;
+
+    snprintf(path, sizeof path, "%s/../docker/%s", TESTS_DIR, name);
+    snprintf(server->users, sizeof server->users, "%s/users.acl", server->folder);
+    from = fopen(path, "r");
+    to = fopen(server->users, "w");
+    if (from == NULL || to == NULL)
+        die(path);
+    fputs("user default on nopass ~* &* +@all\n", to);
+    while (fgets(line, sizeof line, from) != NULL) {
+        if (strncmp(line, "user default ", 13) != 0)
+            copy_line(to, line, node);
+    }
+    fclose(from);
+    fclose(to);
     start(server);
     return server;
 }

@@ -17,6 +17,14 @@ struct redis_server;
  * it may still be loading. */
 struct redis_server *redis_server_create(const char *const *options);
 
+/*
+ * The same with the users of a file: docker/users.acl or users-6.2.acl, whose agent-1 is for
+ * workers on node here. The default user, who may do nothing there, may do everything here: it is
+ * the test's.
+ */
+struct redis_server *redis_server_create_with_users(const char *const *options, const char *name,
+                                                    const char *node);
+
 /* Where it listens; also while nobody does. */
 struct redis_url redis_server_url(const struct redis_server *server);
 const char *redis_server_folder(const struct redis_server *server);

@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import urllib.request
 
-from engines import BIN, MODEL, Engine, Process, Router, get, make_model, wait_until
+from engines import (BIN, MODEL, Engine, Process, Router, free_port, get, make_model,
+                     wait_until)
 
 
 class SimEngine(Process):
@@ -63,13 +64,14 @@ class Redis(Process):
 
 class Agent(Process):
     def __init__(self, name, engine, redis, secret_file, folder):
+        self.admin_port = free_port()
         state = folder / f"{name}.state"
         state.mkdir(exist_ok=True)
         super().__init__(name, [
             BIN / "samovar-agent", "--engine", engine.url, "--advertise", engine.url,
             "--kv-events", engine.kv_events, "--kv-replay", engine.kv_replay,
             "--redis", redis.url, "--secret-file", secret_file, "--state-dir", state,
-            "--admin-port", 0, "--log-format", "json"], folder)
+            "--admin-port", self.admin_port, "--log-format", "json"], folder)
 
 
 def start_engines(folder, kind, count, cache, *flags):
@@ -117,8 +119,15 @@ class Cluster:
     def request_lines(self):
         return [line for router in self.routers for line in router.request_lines()]
 
+    def keep_metrics(self):
+        """Beside the logs: what routers and agents counted."""
+        for process in [*self.routers, *self.agents]:
+            text = get(f"http://127.0.0.1:{process.admin_port}/metrics")[1]
+            (self.folder / f"{process.name}.metrics").write_text(text)
+
     def end_run(self):
         """Asks everybody to end, routers first; each must end well."""
+        self.keep_metrics()
         others = [*self.agents, *([self.redis] if self.redis else [])]
         statuses = {process.name: process.stop() for process in [*self.routers, *others]}
         self.agents, self.routers, self.redis = [], [], None

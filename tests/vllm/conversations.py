@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load of the residency experiments: conversations as applications have them. Several share a
-system prompt and a tool set; a third begins inside a document that others were given too, cut
+system prompt, with its tools; some tools belong to two of these; a third begins inside a document that others were given too, cut
 somewhere in its middle; each goes on until it is long, and then another begins in its place.
 Everything follows from the seed, but for what engines answer."""
 
@@ -8,6 +8,7 @@ import dataclasses
 import json
 import random
 import threading
+import time
 
 MESSAGES_MAX = 14
 TEXT_BYTES_MAX = 9000
@@ -71,6 +72,7 @@ class Wish:
     has_tools: bool = False
     tool_calls: float = 0  # share of the turns with tools in which one must be called
     text_bytes_max: int = TEXT_BYTES_MAX
+    think_s: float = 0  # at least, between an answer and the next turn
 
 
 class Conversation:
@@ -78,6 +80,7 @@ class Conversation:
         self.number, self.messages, self.tools = number, messages, tools
         self.turn = 0
         self.is_busy = False
+        self.ready_s = 0.0  # monotonic
 
     def size(self):
         return sum(len(message.get("content") or "") for message in self.messages)
@@ -102,36 +105,47 @@ class Load:
         if self.random.random() < 0.3:
             document = self.random.choice(self.documents)
             text = document[:self.random.randrange(len(document) // 4, len(document))] + text
-        tools = self.random.choice(self.tool_sets) if self.wish.has_tools else None
+        application = self.random.randrange(len(self.systems))
+        tools = self.tool_sets[application % len(self.tool_sets)] if self.wish.has_tools else None
         self.made += 1
         return Conversation(self.made, [
-            {"role": "system", "content": self.random.choice(self.systems)},
+            {"role": "system", "content": self.systems[application]},
             {"role": "user", "content": text}], tools)
 
     def take(self):
-        """(a conversation, the body of its next turn); it is busy until put back."""
-        with self.lock:
-            at = self.random.choice([i for i, one in enumerate(self.open) if not one.is_busy])
-            if (self.open[at].size() > self.wish.text_bytes_max or
-                    len(self.open[at].messages) > MESSAGES_MAX):
-                self.open[at] = self._begin()
-            one = self.open[at]
-            one.is_busy = True
-            one.turn += 1
-            body = {"messages": one.messages, "max_tokens": self.wish.answer_tokens,
-                    "temperature": 0.7, "stream": self.random.random() < 0.5}
-            if one.tools:
-                body["tools"] = one.tools
-                if self.random.random() < self.wish.tool_calls:
-                    body["tool_choice"] = "required"
-                    body["max_tokens"] = max(64, self.wish.answer_tokens)
-            return one, body
+        """(a conversation, the body of its next turn); it is busy until put back. Waits where all
+        are busy or think."""
+        while True:
+            with self.lock:
+                now_s = time.monotonic()
+                ready = [i for i, one in enumerate(self.open)
+                         if not one.is_busy and one.ready_s <= now_s]
+                if ready:
+                    return self._take(self.random.choice(ready))
+            time.sleep(0.005)
+
+    def _take(self, at):
+        if (self.open[at].size() > self.wish.text_bytes_max or
+                len(self.open[at].messages) > MESSAGES_MAX):
+            self.open[at] = self._begin()
+        one = self.open[at]
+        one.is_busy = True
+        one.turn += 1
+        body = {"messages": one.messages, "max_tokens": self.wish.answer_tokens,
+                "temperature": 0.7, "stream": self.random.random() < 0.5}
+        if one.tools:
+            body["tools"] = one.tools
+            if self.random.random() < self.wish.tool_calls:
+                body["tool_choice"] = "required"
+                body["max_tokens"] = max(64, self.wish.answer_tokens)
+        return one, body
 
     def put_back(self, one, answer):
         """answer: the assistant's message, as its client sends it back; None: the turn failed. One
         of a single token says nothing; the client goes on as if it had said more."""
         with self.lock:
             one.is_busy = False
+            one.ready_s = time.monotonic() + self.wish.think_s
             if answer is None:
                 return
             if self.wish.answer_tokens == 1 and not answer.get("tool_calls"):

@@ -48,12 +48,13 @@ class Run:
     conversations: int = 24
     tool_calls: float = 0
     text_bytes_max: int = 9000
+    think_ms: int = 100
 
 
 def send_all(cluster, run):
     """Sends the run's turns. Returns the failures, as texts, and the times to first tokens."""
     load = Load(Wish(run.seed, run.conversations, run.answer_tokens, run.has_tools, run.tool_calls,
-                     run.text_bytes_max))
+                     run.text_bytes_max, run.think_ms / 1000))
     choose = random.Random(run.seed)
     turns = iter(range(run.requests))  # next() of a range's iterator is atomic
 
@@ -133,7 +134,7 @@ def sentence(name, figures):
                       for rung, part in figures["by_rung"].items())
     return (f"{name} block {figures['block_tokens']} hashes {figures['hashes']} "
             f"{'tools' if figures['has_tools'] else 'no tools'} answers {figures['answer_tokens']} "
-            f"{figures['rung']}: {figures['requests']} requests of {figures['prompt_tokens']} tokens, "
+            f"{figures['rung']} {figures['clients']} clients: {figures['requests']} requests of {figures['prompt_tokens']} tokens, "
             f"{figures['failed']} failed, hit {figures['hit_percent']} %, predicted "
             f"{figures['predicted_percent']} %, |error| {figures['error_percent']} % (over "
             f"{figures['over_percent']}, by third {figures['over_percent_by_third']}, under "
@@ -158,9 +159,12 @@ def parse_arguments():
     add("--sim", nargs="*", default=[], help="more for samovar-sim: retokenise=10")
     add("--cache-tokens", type=int, default=11200, help="that an engine holds")
     add("--requests", type=int, default=300)
-    add("--clients", type=int, default=2)
+    add("--clients", nargs="+", type=int, default=[2],
+        help="turns at once; what waits in an engine's queue may be evicted by what is before it")
     add("--conversations", type=int, default=24)
     add("--text-bytes", type=int, default=9000, help="of a conversation that goes on no more")
+    add("--think-ms", type=int, default=100,
+        help="between an answer and the next turn; below some 50 ms another router may not know yet")
     add("--seed", type=int, default=1)
     add("--json", help="file to which an object a run is appended")
     add("--detail", help="file to which what a request was predicted is appended")
@@ -188,11 +192,11 @@ def run_all(options, folder):
                                               *flags))
         try:
             cluster.wait_ready()
-            for tools, answers, rung in itertools.product(options.tools, options.answers,
-                                                          options.rung):
-                run = Run(rung, answers, bool(tools), options.requests, options.clients,
+            for tools, answers, clients, rung in itertools.product(
+                    options.tools, options.answers, options.clients, options.rung):
+                run = Run(rung, answers, bool(tools), options.requests, clients,
                           options.routers, options.seed, options.conversations,
-                          options.tool_calls, options.text_bytes)
+                          options.tool_calls, options.text_bytes, options.think_ms)
                 figures, lines = measure(cluster, run, cache)
                 name = options.engine + (f" {template}" if flags else "")
                 print(sentence(name, figures), flush=True)

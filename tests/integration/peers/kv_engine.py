@@ -16,11 +16,13 @@ MEDIUM = "GPU"
 class KvEngine:
     """Its endpoints stay; its process may die and begin anew, with sequence 0 and nothing held."""
 
-    def __init__(self, has_replay=True, ring=10000, topic=b"kv@w1@tiny"):
+    def __init__(self, has_replay=True, ring=10000, topic=b"kv@w1@tiny", events_port=None,
+                 replay_port=None):
+        """Ports: any free one where none is said."""
         self.ring_length = ring
         self.topic = topic
         self.has_replay = has_replay
-        self.events_port = self.replay_port = None
+        self.events_port, self.replay_port = events_port, replay_port
         self.context = None
         self.start()
 

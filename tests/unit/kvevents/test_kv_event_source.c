@@ -577,6 +577,31 @@ Test(kv_event_source, what_was_held_for_an_engine_that_died_reaches_nobody)
     world_close(&world);
 }
 
+Test(kv_event_source, behind_a_replay_given_up_all_is_asked_for_once_more)
+{
+    struct kv_event_source_config hasty = patient;
+    struct world world;
+    hasty.replay_idle_ms = 500;
+    hasty.renew_ms = 60;
+    world_open(&world, true, hasty);
+    engine_publish(&world.engine, 1, 1);
+    await_batches(&world, 1);
+    cr_assert(eq(u64, world.batches[0].notice.lost_count, 1));
+
+    cr_assert(eq(u64, engine_await_request(&world.engine), 0));
+    for (uint64_t i = 0; i <= 1; i++)
+        engine_reply(&world.engine, i, true);
+    engine_end_reply(&world.engine, true);
+    await_contacts(&world, 4);
+
+    cr_assert(eq(int, world.contacts[1].contact, KV_EVENT_CONTACT_LOST));
+    cr_assert(eq(int, world.contacts[2].contact, KV_EVENT_CONTACT_MADE));
+    cr_assert(eq(int, world.contacts[3].contact, KV_EVENT_CONTACT_WHOLE));
+    cr_assert(eq(sz, world.batch_count, 3));
+    cr_assert(eq(u64, world.batches[1].notice.lost_count, 0));
+    world_close(&world);
+}
+
 Test(kv_event_source, without_a_replay_too_the_death_of_an_engine_is_said)
 {
     struct world world;

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 20000, COMMAND_MS = 400 };
+enum { WAIT_MS = 20000, COMMAND_MS = 20000, SHORT_COMMAND_MS = 300 };
 
 /* A link, and what it was heard to say. */
 struct world {
@@ -126,6 +126,18 @@ static void world_init(struct world *world, const char *const *options)
 {
     *world = (struct world){.server = redis_server_create(options)};
     world_open(world, config_for(redis_server_url(world->server)));
+    world_await(world, is_ready);
+}
+
+/* The same, but its commands are to be answered soon. */
+static void world_init_impatient(struct world *world)
+{
+    struct redis_link_config config;
+
+    *world = (struct world){.server = redis_server_create(NULL)};
+    config = config_for(redis_server_url(world->server));
+    config.command_ms = SHORT_COMMAND_MS;
+    world_open(world, config);
     world_await(world, is_ready);
 }
 
@@ -354,7 +366,7 @@ Test(redis_link, a_server_that_is_killed_is_found_again)
 Test(redis_link, a_server_that_stands_still_is_given_up_and_found_again)
 {
     struct world world;
-    world_init(&world, NULL);
+    world_init_impatient(&world);
     ask(&world, "PING");
 
     redis_server_stop(world.server);
@@ -373,11 +385,27 @@ Test(redis_link, a_server_that_stands_still_is_given_up_and_found_again)
     world_release(&world);
 }
 
-Test(redis_link, a_pause_of_our_own_is_not_the_servers)
+Test(redis_link, a_server_that_is_slow_is_waited_for)
 {
-    const struct timespec pause = {0, (COMMAND_MS + 100) * 1000000L};
     struct world world;
     world_init(&world, NULL);
+    ask(&world, "CLIENT PAUSE 500 ALL");
+
+    uint64_t begin_ms = uv_hrtime() / 1000000;
+    ask(&world, "GET k");
+
+    cr_assert(ge(u64, uv_hrtime() / 1000000 - begin_ms, 300), "it was slow");
+    cr_assert(eq(int, world.done_error, 0));
+    cr_assert(eq(int, world.done_kind, REDIS_REPLY_NIL));
+    cr_assert(eq(u32, world.away_count, 0));
+    world_release(&world);
+}
+
+Test(redis_link, a_pause_of_our_own_is_not_the_servers)
+{
+    const struct timespec pause = {0, (SHORT_COMMAND_MS + 100) * 1000000L};
+    struct world world;
+    world_init_impatient(&world);
     cr_assert(eq(int, send_line(&world, "PING"), 0));
     uv_run(loop_fixture_loop(), UV_RUN_NOWAIT); /* it is sent, perhaps answered, but not read */
 
