@@ -40,8 +40,7 @@ static enum route_rung rung_of(const struct ladder_facts *facts)
 struct ladder_step ladder_step_of(const struct ladder_prompt *prompt,
                                   const struct ladder_facts *facts)
 {
-    double claimed =
-        facts->claimed_tokens > 0 ? facts->claimed_tokens : tokens_of(prompt, facts->claimed_bytes);
+    double claimed = facts->claimed_tokens;
 
     return (struct ladder_step){
         .rung = rung_of(facts),

@@ -27,7 +27,8 @@ struct ladder_facts {
     bool is_whole;          /* and it knows all, so that what it does not claim is not there */
     bool can_anchor;        /* prompts of this kind can become known to it */
     uint64_t claimed_bytes; /* of the run that its agent claims, or claimed when last believed */
-    double claimed_tokens;  /* of them, as the agent counts; 0: it does not say */
+    double claimed_tokens;  /* of them, as the agent counts: those in blocks that the engine can
+                             * find; 0 where text is shared, and its tokens are not */
     uint64_t guessed_bytes; /* of the run that was sent there, behind the claimed one */
     uint64_t pending_bytes; /* of them still being made */
 };

@@ -373,6 +373,19 @@ def test_a_file_that_is_not_there_is_named():
     assert "/nonexistent: No such file" in refused(FAILED, "explain", "/nonexistent")
 
 
+def test_a_claimed_prefix_is_exact_and_what_is_being_made_waits_for_its_maker(tmp_path):
+    body = tmp_path / "body"
+    body.write_bytes(CHAT.request("All about samovars, from the beginning. " * 200))
+    text = printed("explain", body, "--worker", "http://a:1,claimed=10,matched=10",
+                   "--worker", "http://b:1,matched=10,pending=10", "--worker", "http://c:1")
+    rows = {row.split()[1]: row.split() for row in text.split("RANK")[1].splitlines()[1:]}
+
+    assert [rows[f"http://{name}:1"][2] for name in "abc"] == ["exact", "guess", "load"]
+    assert rows["http://a:1"][3] == rows["http://b:1"][3], "as many tokens"
+    assert float(rows["http://a:1"][4]) == 0 < float(rows["http://b:1"][4]), "QUEUE"
+    assert rows["http://a:1"][0] == "1"
+
+
 # --- show workers ---
 
 def admin_url(router):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load of the residency experiments: conversations as applications have them. Several share a
-system prompt and a tool set; a third begins inside a document that others were given too, cut
+system prompt, with its tools; some tools belong to two of these; a third begins inside a document that others were given too, cut
 somewhere in its middle; each goes on until it is long, and then another begins in its place.
 Everything follows from the seed, but for what engines answer."""
 
@@ -105,10 +105,11 @@ class Load:
         if self.random.random() < 0.3:
             document = self.random.choice(self.documents)
             text = document[:self.random.randrange(len(document) // 4, len(document))] + text
-        tools = self.random.choice(self.tool_sets) if self.wish.has_tools else None
+        application = self.random.randrange(len(self.systems))
+        tools = self.tool_sets[application % len(self.tool_sets)] if self.wish.has_tools else None
         self.made += 1
         return Conversation(self.made, [
-            {"role": "system", "content": self.random.choice(self.systems)},
+            {"role": "system", "content": self.systems[application]},
             {"role": "user", "content": text}], tools)
 
     def take(self):
