@@ -13,6 +13,7 @@
 #include "hashing/fingerprint.h"
 #include "hashing/stream_identity.h"
 #include "kvtier/metrics.h"
+#include "kvtier/state_file.h"
 
 /*
  * DESIGN
@@ -170,11 +171,11 @@ static void on_entry(void *ctx, size_t index, struct slice entry)
 
 static const struct note_feed_callbacks note_callbacks = {.on_entry = on_entry};
 
-static void on_report(void *ctx, size_t index, const struct worker *worker)
+static void on_report(void *ctx, size_t index, const struct worker *worker, const char *model)
 {
     struct agent_app *app = ctx;
 
-    reporter_take_probe(app->reporters[index], worker);
+    reporter_take_probe(app->reporters[index], worker, model);
 }
 
 static const struct engine_probes_callbacks probe_callbacks = {on_report};
@@ -239,6 +240,18 @@ static int fail(int code, const char *why)
     return code;
 }
 
+/* The first line of the file that an option names; empty where it names none. */
+static int read_line(struct private_file *file, const char *option, const char *path,
+                     char why[PRIVATE_FILE_WHY_BYTES])
+{
+    int status;
+
+    if (path[0] == '\0')
+        return 0;
+    status = private_file_read(file, option, path, why);
+    return status < 0 ? status : private_file_first_line(file, option, path, why);
+}
+
 static int read_secrets(struct agent_app *app)
 {
     const struct agent_options *options = app->options;
@@ -247,18 +260,29 @@ static int read_secrets(struct agent_app *app)
     struct private_file file;
     int status = private_file_read(&file, "secret-file", options->secret_file, why);
 
-    if (status == 0)
+    if (status == 0) {
         digest_secret_derive(app->secret, file.bytes, file.len);
-    private_file_release(&file);
-    app->fingerprint = status == 0 ? fingerprint(cut, STREAM_VERSION) : 0;
-    if (status == 0 && options->redis_password_file[0] != '\0') {
-        status = private_file_read(&app->password, "redis-password-file",
-                                   options->redis_password_file, why);
-        if (status == 0)
-            status = private_file_first_line(&app->password, "redis-password-file",
-                                             options->redis_password_file, why);
+        app->fingerprint = fingerprint(cut, STREAM_VERSION);
     }
+    private_file_release(&file);
+    if (status == 0)
+        status =
+            read_line(&app->password, "redis-password-file", options->redis_password_file, why);
+    if (status == 0)
+        status = read_line(&app->api_key, "engine-api-key-file", options->engine_api_key_file, why);
+    if (status == 0 && app->api_key.len > 0)
+        snprintf(app->authorization, sizeof app->authorization, "Bearer %s", app->api_key.bytes);
     return status < 0 ? fail(EXIT_CODE_CONFIG, why) : EXIT_CODE_OK;
+}
+
+static int check_state_directory(const struct agent_app *app)
+{
+    char why[STATE_FILE_WHY_BYTES];
+
+    return app->options->state_dir[0] != '\0' &&
+                   state_file_check_directory(app->options->state_dir, why) < 0
+               ? fail(EXIT_CODE_CONFIG, why)
+               : EXIT_CODE_OK;
 }
 
 /* Both were checked when the options were read. */
@@ -317,7 +341,8 @@ static int start_reporters(struct agent_app *app)
                                      .topic = app->options->kv_topic,
                                      .token_blocks_max = (uint32_t)app->options->token_blocks_max,
                                      .text_blocks_max = (uint32_t)app->options->text_blocks_max,
-                                     .link = app->map},
+                                     .link = app->map,
+                                     .state_dir = app->options->state_dir},
             &app->reporters[i]);
         if (status == 0)
             LOG(LOG_INFO, "worker", log_text("worker", app->specs[i].name),
@@ -364,6 +389,8 @@ int agent_app_init(struct agent_app *app, const struct agent_options *options)
     start_handles(app);
     read_places(app);
     code = read_secrets(app);
+    if (code == EXIT_CODE_OK)
+        code = check_state_directory(app);
     if (code != EXIT_CODE_OK)
         return code;
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
@@ -372,8 +399,13 @@ int agent_app_init(struct agent_app *app, const struct agent_options *options)
     code = start_reporters(app);
     if (code != EXIT_CODE_OK)
         return code;
-    app->probes = engine_probes_create(&app->io, app->specs, app->worker_count,
-                                       options->probe_interval_ms, &probe_callbacks, app);
+    app->probes =
+        engine_probes_create(&app->io, app->specs, app->worker_count,
+                             (struct engine_probes_config){
+                                 .interval_ms = options->probe_interval_ms,
+                                 .authorization = app->api_key.len > 0 ? app->authorization : NULL,
+                             },
+                             &probe_callbacks, app);
     return listen_on(app);
 }
 
@@ -387,6 +419,8 @@ void agent_app_release(struct agent_app *app)
     stop(app);
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
     private_file_release(&app->password);
+    private_file_release(&app->api_key);
+    explicit_bzero(app->authorization, sizeof app->authorization);
     explicit_bzero(app->secret, sizeof app->secret);
     io_loop_release(&app->io);
     log_finish();

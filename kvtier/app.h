@@ -30,6 +30,8 @@ struct agent_app {
     uint64_t fingerprint;
     struct redis_url redis;
     struct private_file password; /* of Redis; empty: none */
+    struct private_file api_key;  /* of the engines; empty: none */
+    char authorization[PRIVATE_FILE_BYTES_MAX + 16];
     struct engine_spec specs[ENGINE_WORKER_COUNT_MAX];
     struct reporter *reporters[ENGINE_WORKER_COUNT_MAX];
     const char *names[ENGINE_WORKER_COUNT_MAX]; /* of the workers */

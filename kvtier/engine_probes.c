@@ -46,16 +46,19 @@ struct engine_probes {
     struct engine_probe probes[ENGINE_WORKER_COUNT_MAX];
 };
 
-static struct worker *worker_of(const struct engine_probe *probe)
+static const char *model_of(const struct worker_set *set, const struct worker *worker)
 {
-    return worker_set_find_name(probe->probes->set, probe->spec->name);
+    for (size_t i = 0; i < worker_set_model_count(set); i++)
+        if (worker_serves_model(worker, worker_set_model_at(set, i)))
+            return worker_set_model_at(set, i)->id;
+    return "";
 }
 
 static void tell(struct engine_probes *probes, const struct worker *worker)
 {
     for (size_t i = 0; i < probes->count && !probes->is_closing; i++)
         if (strcmp(probes->probes[i].spec->name, worker->name) == 0)
-            probes->callbacks->on_report(probes->ctx, i, worker);
+            probes->callbacks->on_report(probes->ctx, i, worker, model_of(probes->set, worker));
 }
 
 static void on_change(void *ctx, struct worker *worker)
@@ -138,7 +141,7 @@ static void start(struct engine_probes *probes, const struct engine_spec *spec)
 }
 
 struct engine_probes *engine_probes_create(struct io_loop *io, const struct engine_spec *specs,
-                                           size_t count, uint64_t interval_ms,
+                                           size_t count, struct engine_probes_config config,
                                            const struct engine_probes_callbacks *callbacks,
                                            void *ctx)
 {
@@ -158,21 +161,17 @@ struct engine_probes *engine_probes_create(struct io_loop *io, const struct engi
     lists->ctx = probes;
     probes->health = health_create(&io->loop, probes->set,
                                    (struct health_config){
-                                       .probe_interval_ms = interval_ms,
+                                       .probe_interval_ms = config.interval_ms,
                                        .probe_timeout_ms = PROBE_TIMEOUT_MS,
                                        .fail_count = PROBE_FAIL_COUNT,
                                        .pass_count = PROBE_PASS_COUNT,
                                        .models_interval_ms = MODELS_INTERVAL_MS,
+                                       .authorization = config.authorization,
                                    },
                                    &health_callbacks, probes);
     for (size_t i = 0; i < count; i++)
         start(probes, &specs[i]);
     return probes;
-}
-
-const struct worker *engine_probes_worker(const struct engine_probes *probes, size_t index)
-{
-    return worker_of(&probes->probes[index]);
 }
 
 static void on_closed(void *ctx)

@@ -21,18 +21,20 @@ struct engine_probes;
 /* index: of the spec. Not from within engine_probes_*(). */
 struct engine_probes_callbacks {
     /* What it says of itself was renewed, or its state changed: worker->report, ->engine, ->state.
-     */
-    void (*on_report)(void *ctx, size_t index, const struct worker *worker);
+     * model: the first that it lists; "": it has listed none. */
+    void (*on_report)(void *ctx, size_t index, const struct worker *worker, const char *model);
+};
+
+struct engine_probes_config {
+    uint64_t interval_ms;
+    const char *authorization; /* sent along; NULL: none; borrowed; a secret */
 };
 
 /* Starts to ask; names are resolved meanwhile. Borrows specs and callbacks until it is closed. */
 struct engine_probes *engine_probes_create(struct io_loop *io, const struct engine_spec *specs,
-                                           size_t count, uint64_t interval_ms,
+                                           size_t count, struct engine_probes_config config,
                                            const struct engine_probes_callbacks *callbacks,
                                            void *ctx);
-
-/* NULL while its name is not resolved. */
-const struct worker *engine_probes_worker(const struct engine_probes *probes, size_t index);
 
 /* NULLs *probes, which may be NULL. It is gone when the loop has closed its handles. */
 void engine_probes_close(struct engine_probes **probes);

@@ -31,6 +31,7 @@ struct reporter_config {
     uint32_t token_blocks_max;
     uint32_t text_blocks_max;
     struct redis_link *link; /* borrowed until close */
+    const char *state_dir;   /* "": nothing is kept over a restart; borrowed */
 };
 
 /* Starts to listen to the engine. -ENOMEM; -EINVAL: its endpoints are none; -EAGAIN: no thread. */
@@ -43,8 +44,9 @@ void reporter_linked(struct reporter *reporter);
 /* The field "b" of an entry that routers wrote for this worker. */
 void reporter_take_entry(struct reporter *reporter, struct slice entry);
 
-/* What the engine says of itself over HTTP. */
-void reporter_take_probe(struct reporter *reporter, const struct worker *worker);
+/* What the engine says of itself over HTTP. model: "" while that is not known. With the first model
+ * the state of before is taken up. */
+void reporter_take_probe(struct reporter *reporter, const struct worker *worker, const char *model);
 
 /* What may be asked of it; pointers are good until it is closed. */
 struct reporter_stats {
@@ -57,6 +59,8 @@ struct reporter_stats {
     struct kv_event_source_stats source;
     struct residency_report_stats report;
     uint64_t claims_total; /* changes told to the report */
+    uint64_t state_saved_total;
+    uint64_t state_failed_total; /* times that it could not be saved, or was not taken up */
     uint64_t epoch;
     uint32_t block_tokens; /* of the engine; 0: not known */
     bool is_connected;     /* to the engine's events */
@@ -68,8 +72,8 @@ struct reporter_stats reporter_stats(const struct reporter *reporter);
 /* The worker's name. */
 const char *reporter_name(const struct reporter *reporter);
 
-/* Stops listening, gives up the lease. NULLs *reporter, which may be NULL; on_closed, which may be
- * NULL, once, by the loop. */
+/* Saves its state, stops listening, gives up the lease. NULLs *reporter, which may be NULL;
+ * on_closed, which may be NULL, once, by the loop. */
 void reporter_close(struct reporter **reporter, void (*on_closed)(void *ctx), void *ctx);
 
 #endif

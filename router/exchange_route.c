@@ -298,7 +298,8 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     record->predicted_ttft_ms = terms->total_ms;
 }
 
-/* What the worker's agent does not claim, we remember having sent. */
+/* What the worker's agent does not claim, we remember having sent; where it is not believed, what
+ * it claims too, which may be forgotten. */
 static void learn_prompt(struct exchange *exchange)
 {
     uint64_t span_ms = (uint64_t)(2 * exchange->client->record.predicted_ttft_ms);
@@ -308,7 +309,7 @@ static void learn_prompt(struct exchange *exchange)
         &(struct guess_prompt){
             .blocks = exchange->blocks,
             .block_count = exchange->block_count,
-            .from = exchange->claimed_count,
+            .from = exchange->doubt == RESIDENCY_DOUBT_NONE ? exchange->claimed_count : 0,
             .tokens_per_byte = exchange->prompt_tokens / (double)exchange->prompt_bytes,
             .pending_until_ms = io_loop_now_ms(exchange->relay->io) +
                                 (span_ms > PENDING_MS_MIN ? span_ms : PENDING_MS_MIN),

@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /*
@@ -144,36 +145,47 @@ static void on_deadline(uv_timer_t *deadline)
     finish(fetch, fetch->start_error < 0 ? fetch->start_error : -ETIMEDOUT);
 }
 
-static int write_request(struct buf *buf, const struct http_fetch_request *request)
+/* json: the body of a POST; empty: a GET. */
+static int write_request(struct buf *buf, const struct http_fetch_request *request,
+                         struct slice json)
 {
+    const enum http_method method = json.len > 0 ? HTTP_METHOD_POST : HTTP_METHOD_GET;
+    char length[24];
     const struct http_header headers[] = {
         {SLICE("Host"), slice_of_string(request->authority)},
         {SLICE("User-Agent"), SLICE("samovar/" SAMOVAR_VERSION)},
         {SLICE("Accept"), SLICE("*/*")},
         {SLICE("Connection"), SLICE("close")},
     };
-    int status = http_write_request_line(buf, HTTP_METHOD_GET, slice_of_string(request->target));
+    int status = http_write_request_line(buf, method, slice_of_string(request->target));
 
     for (size_t i = 0; status == 0 && i < array_count(headers); i++)
         status = http_write_header(buf, headers[i].name, headers[i].value);
     if (status == 0 && request->authorization != NULL)
         status =
             http_write_header(buf, SLICE("Authorization"), slice_of_string(request->authorization));
-    return status == 0 ? http_write_head_end(buf) : status;
+    snprintf(length, sizeof length, "%zu", json.len);
+    if (status == 0 && json.len > 0)
+        status = http_write_header(buf, SLICE("Content-Type"), SLICE("application/json"));
+    if (status == 0 && json.len > 0)
+        status = http_write_header(buf, SLICE("Content-Length"), slice_of_string(length));
+    if (status == 0)
+        status = http_write_head_end(buf);
+    return status == 0 ? buf_append(buf, json) : status;
 }
 
 /* Everything that can fail for want of memory, before there is a handle. */
-static struct http_fetch *allocate(const struct http_fetch_request *request)
+static struct http_fetch *allocate(const struct http_fetch_request *request, struct slice json)
 {
     const struct http_reader_limits limits = {.head_bytes_max = HEAD_BYTES_MAX};
     struct http_fetch *fetch = calloc(1, sizeof *fetch);
 
     if (fetch == NULL)
         return NULL;
-    buf_init(&fetch->request, REQUEST_BYTES_MAX);
+    buf_init(&fetch->request, REQUEST_BYTES_MAX + json.len);
     buf_init(&fetch->body, request->body_bytes_max);
     fetch->reader = http_reader_create(HTTP_READER_ANSWERS, limits, &reader_callbacks, fetch);
-    if (fetch->reader == NULL || write_request(&fetch->request, request) < 0) {
+    if (fetch->reader == NULL || write_request(&fetch->request, request, json) < 0) {
         http_reader_destroy(fetch->reader);
         buf_release(&fetch->request);
         free(fetch);
@@ -182,10 +194,10 @@ static struct http_fetch *allocate(const struct http_fetch_request *request)
     return fetch;
 }
 
-struct http_fetch *http_fetch_get(uv_loop_t *loop, struct http_fetch_request request,
-                                  http_fetch_done_fn *on_done, void *ctx)
+static struct http_fetch *start(uv_loop_t *loop, struct http_fetch_request request,
+                                struct slice json, http_fetch_done_fn *on_done, void *ctx)
 {
-    struct http_fetch *fetch = allocate(&request);
+    struct http_fetch *fetch = allocate(&request, json);
     int status;
 
     if (fetch == NULL)
@@ -206,6 +218,20 @@ struct http_fetch *http_fetch_get(uv_loop_t *loop, struct http_fetch_request req
                             fetch->start_error < 0 ? 0 : request.timeout_ms, 0);
     assert(status == 0);
     return fetch;
+}
+
+struct http_fetch *http_fetch_get(uv_loop_t *loop, struct http_fetch_request request,
+                                  http_fetch_done_fn *on_done, void *ctx)
+{
+    return start(loop, request, slice_of(NULL, 0), on_done, ctx);
+}
+
+struct http_fetch *http_fetch_post(uv_loop_t *loop, struct http_fetch_request request,
+                                   struct slice json, http_fetch_done_fn *on_done, void *ctx)
+{
+    assert(json.len > 0);
+
+    return start(loop, request, json, on_done, ctx);
 }
 
 void http_fetch_cancel(struct http_fetch *fetch)

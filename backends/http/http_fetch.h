@@ -38,6 +38,10 @@ typedef void http_fetch_done_fn(void *ctx, int error, int status, struct slice b
 struct http_fetch *http_fetch_get(uv_loop_t *loop, struct http_fetch_request request,
                                   http_fetch_done_fn *on_done, void *ctx);
 
+/* The same as a POST of json, which is not empty and borrowed for the call too. */
+struct http_fetch *http_fetch_post(uv_loop_t *loop, struct http_fetch_request request,
+                                   struct slice json, http_fetch_done_fn *on_done, void *ctx);
+
 /* Ends it now: on_done gets -ECANCELED before this returns. The memory goes with the socket. */
 void http_fetch_cancel(struct http_fetch *fetch);
 

@@ -261,9 +261,9 @@ static void take_lease(struct feed_source *source, const struct redis_reply *rep
     if (source->lease_life.epoch != lease.life.epoch)
         source->meta_due_ms = 0; /* another agent's process: another meta */
     source->lease_life = lease.life;
-    feed->callbacks->on_lease(feed->ctx, source->number, &lease);
     if (source->meta_due_ms == 0 && !source->is_meta_asked)
         ask_meta(source); /* a worker that is found waits for it */
+    feed->callbacks->on_lease(feed->ctx, source->number, &lease);
 }
 
 static void on_leases(void *ctx, int error, const struct redis_reply *reply)

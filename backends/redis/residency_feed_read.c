@@ -231,28 +231,37 @@ int residency_feed_pages(struct residency_feed *feed, uint32_t source, struct re
 
 /* ---- changes at once ---- */
 
-static void on_changes(void *ctx, int error, const struct redis_reply *reply)
+/* Tells of each entry, as long as it is asked for. -EPROTO: one that is none. */
+static int take_changes(const struct read *read, const struct redis_reply *reply)
 {
-    struct read *read = ctx;
-    struct feed_source *source = source_of(read);
-    uint64_t ticket = read->ticket;
+    struct residency_feed *feed = read->feed;
 
-    free(read);
-    if (source == NULL)
-        return;
-    if (error == 0 && redis_reply_kind(reply) != REDIS_REPLY_LIST)
-        error = -EPROTO;
-    for (size_t i = 0; error == 0 && i < redis_reply_count(reply); i++) {
+    for (size_t i = 0; i < redis_reply_count(reply); i++) {
         struct residency_change change;
         uint64_t sequence;
 
-        error = feed_read_entry(source->feed, redis_reply_at(reply, i), &sequence, &change);
-        if (error == 0)
-            source->feed->callbacks->on_change(source->feed->ctx, source->number, sequence,
-                                               &change);
-        if (source->ticket != ticket) /* whoever asked has had enough */
-            return;
+        if (source_of(read) == NULL) /* whoever asked has had enough */
+            return 0;
+        if (feed_read_entry(feed, redis_reply_at(reply, i), &sequence, &change) < 0)
+            return -EPROTO;
+        feed->callbacks->on_change(feed->ctx, read->source, sequence, &change);
     }
+    return 0;
+}
+
+static void on_changes(void *ctx, int error, const struct redis_reply *reply)
+{
+    struct read *read = ctx;
+    struct feed_source *source;
+
+    if (error == 0 && redis_reply_kind(reply) != REDIS_REPLY_LIST)
+        error = -EPROTO;
+    if (error == 0 && !read->feed->is_closing)
+        error = take_changes(read, reply);
+    source = source_of(read);
+    free(read);
+    if (source == NULL)
+        return;
     if (error < 0) {
         broken(source, error);
         return;

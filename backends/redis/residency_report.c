@@ -113,6 +113,7 @@ struct residency_report {
     bool is_beating;              /* heart */
     bool is_held;                 /* refused: not before the next heartbeat */
     bool is_flush_due;
+    uint64_t flushed_ms;      /* when the last flush was sent */
     uint32_t lane_generation; /* of what is under way on the main lane */
     uv_timer_t flush_timer;
     uv_timer_t beat_timer;
@@ -517,6 +518,7 @@ static void send_flush(struct residency_report *report)
         if (!fill_flight(report, redis_link_room(report->link) - FIXED_COMMAND_COUNT))
             return;
     }
+    report->flushed_ms = uv_now(report->loop);
     transaction = residency_transaction_begin(&target);
     add_places(report, &transaction);
     add_change(report, &transaction);
@@ -858,6 +860,17 @@ static void end_generation(struct residency_report *report)
     }
 }
 
+/* Flushes are flush_ms apart. What comes after a quiet time goes out with the rest of its turn. */
+static void arm_flush_timer(struct residency_report *report)
+{
+    const uint64_t due_ms = report->flushed_ms + report->config.flush_ms;
+    const uint64_t now_ms = uv_now(report->loop);
+
+    if (!uv_is_active((const uv_handle_t *)&report->flush_timer))
+        (void)uv_timer_start(&report->flush_timer, on_flush_timer,
+                             due_ms > now_ms ? due_ms - now_ms : 1, 0);
+}
+
 int residency_report_set(struct residency_report *report, struct residency_record record)
 {
     uint64_t unsaid_count;
@@ -873,9 +886,8 @@ int residency_report_set(struct residency_report *report, struct residency_recor
     unsaid_count = residency_pages_stats(report->pages).unsaid_count;
     if (unsaid_count > report->config.record_count_max / 2 + 1)
         end_generation(report);
-    else if (unsaid_count > 0 && report->state == RESIDENCY_REPORT_LIVE &&
-             !uv_is_active((const uv_handle_t *)&report->flush_timer))
-        (void)uv_timer_start(&report->flush_timer, on_flush_timer, report->config.flush_ms, 0);
+    else if (unsaid_count > 0 && report->state == RESIDENCY_REPORT_LIVE)
+        arm_flush_timer(report);
     return 0;
 }
 

@@ -24,7 +24,7 @@ struct residency_report;
 struct residency_report_config {
     const char *worker;  /* its name; copied */
     uint64_t epoch;      /* random; see struct residency_life */
-    uint32_t flush_ms;   /* changes wait at most so long for each other; 10 */
+    uint32_t flush_ms;   /* flushes are so far apart, and longer where Redis is slower; 10 */
     uint32_t lease_ms;   /* believed so long after a heartbeat; 3000. One every third of it */
     uint32_t page_ttl_s; /* 900 */
     uint32_t record_count_max;

@@ -16,6 +16,7 @@
 typedef int command_fn(int argc, const char *const *argv);
 
 command_fn command_check;
+command_fn command_doctor;
 command_fn command_explain;
 command_fn command_man;
 command_fn command_show;

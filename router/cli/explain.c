@@ -379,6 +379,9 @@ static void fill_view(struct shown_worker *worker, const struct prompt_blocks *b
     struct ladder_facts facts = {
         .is_believed = worker->claimed_blocks > 0,
         .claimed_bytes = claimed,
+        /* as an agent would count them */
+        .claimed_tokens =
+            blocks->bytes > 0 ? prompt.tokens * (double)claimed / (double)blocks->bytes : 0,
         .guessed_bytes = matched > claimed ? matched - claimed : 0,
         .pending_bytes = matched - end_of(blocks, settled_blocks > 0 ? settled_blocks : 0),
     };

@@ -15,6 +15,8 @@ static const struct {
     command_fn *run;
 } commands[] = {
     {"check", "read a configuration as the router would, and say all that is wrong", command_check},
+    {"doctor", "try all that a router needs, and say in plain sentences what is wrong",
+     command_doctor},
     {"explain", "show how prompts are cut into blocks, and which worker they would go to",
      command_explain},
     {"man", "print the man page of samovar-router, made of its table of options", command_man},

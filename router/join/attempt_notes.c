@@ -29,7 +29,7 @@
  * as much as the prompt is long, and what is not asked about is not foreseen. */
 enum { SHORT_PROMPT_PARTS = 32 };
 
-enum { LAG_MS_MAX = 50 }; /* of our own loop: more, and it has enough to do */
+enum { LAG_MS_MAX = 100 }; /* of our own loop: more, and it has enough to do */
 
 enum notes_state {
     NOTES_ASKED,   /* how many tokens it is, is being found out */
@@ -48,7 +48,7 @@ struct attempt_notes {
     enum notes_state state;
     enum anchor_outcome outcome; /* of SETTLED */
     bool is_ended;               /* its attempt is over */
-    bool is_chat;
+    enum anchor_target target;
     bool has_usage;
     bool is_disproved; /* usage says another number of tokens than was told */
     uint64_t worker_id;
@@ -68,7 +68,7 @@ struct attempt_notes {
 
 static struct anchor_trust *trust_of(const struct attempt_notes *notes)
 {
-    return &notes->join->trusts[notes->is_chat];
+    return &notes->join->trusts[notes->target];
 }
 
 static void free_when_over(struct attempt_notes *notes)
@@ -333,7 +333,7 @@ static struct attempt_notes *make_notes(struct join *join, const struct attempt_
     notes->join = join;
     notes->worker_id = begun->worker->id;
     notes->worker_index = begun->worker->index;
-    notes->is_chat = begun->plan->template_name != 0;
+    notes->target = begun->plan->target;
     notes->attempt = digest_64(join->config.secret, DIGEST_ATTEMPT, begun->attempt_id,
                                strlen(begun->attempt_id));
     notes->cached_tokens = UINT32_MAX;

@@ -48,11 +48,12 @@ struct join {
     struct token_asker *asker;
     struct note_post *post;
     struct handover handover;
-    struct anchor_trust trusts[2]; /* of texts, of chats */
-    uv_timer_t hand;               /* runs while something waits to be handed over */
-    uint64_t lag_ms;               /* how late the loop was last */
-    uint64_t handed_over_total;    /* blocks that the guess left to the map */
-    uint64_t kept_total;           /* blocks that it was to leave, but for want of room did not */
+    struct anchor_trust trusts[ANCHOR_TARGET_COUNT];
+    uv_timer_t hand;            /* runs while something waits to be handed over */
+    uint64_t lag_ms;            /* how late the loop was the last two times, at least */
+    uint64_t last_lag_ms;       /* the last time */
+    uint64_t handed_over_total; /* blocks that the guess left to the map */
+    uint64_t kept_total;        /* blocks that it was to leave, but for want of room did not */
 };
 
 /* NULL: no memory. */
@@ -61,10 +62,11 @@ struct join *join_create(struct join_config config);
 /* Other limits from now on. */
 void join_configure(struct join *join, uint64_t anchor_bytes_min, uint32_t anchor_rate_max);
 
-/* How late the loop ran a timer lately: while it is late, nobody is asked anything. */
+/* How late the loop ran a timer: while it is late again and again, nobody is asked anything. */
 static inline void join_note_lag(struct join *join, uint64_t lag_ms)
 {
-    join->lag_ms = lag_ms;
+    join->lag_ms = lag_ms < join->last_lag_ms ? lag_ms : join->last_lag_ms;
+    join->last_lag_ms = lag_ms;
 }
 
 /* Private to router/join: takes lot, whose blocks the guess forgets when it is due. */

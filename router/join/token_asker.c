@@ -27,8 +27,8 @@
  * "add_generation_prompt": false: the difference is the tail.
  *
  * What a worker answered is held against the kind of question: one engine may tokenize texts and
- * know nothing of chats. "No such endpoint" is believed for a minute, other failures in a row for
- * ten seconds.
+ * know nothing of chats, or of rendering. "No such endpoint" is believed for a minute, other
+ * failures in a row for ten seconds.
  */
 enum {
     CALL_MS = 5000,
@@ -46,8 +46,6 @@ enum {
 
 static const struct slice no_tail = SLICE("\"add_generation_prompt\":false,");
 
-enum question_kind { KIND_TEXT, KIND_CHAT, KIND_COUNT };
-
 /* How asking went. */
 struct ability {
     uint32_t failed_count; /* in a row */
@@ -61,7 +59,7 @@ struct asked_worker {
     struct list waiting; /* inquiries, oldest first */
     double tokens;       /* of the rate's bucket */
     uint64_t filled_ms;
-    struct ability abilities[KIND_COUNT];
+    struct ability abilities[ANCHOR_TARGET_COUNT];
 };
 
 enum stage { STAGE_WAITING, STAGE_CALLING, STAGE_READING };
@@ -74,11 +72,12 @@ struct inquiry {
     struct deadline wait;
     uint64_t worker_id;
     uint32_t worker_index;
-    enum question_kind kind;
     enum anchor_source source;
+    enum anchor_target target;
     struct token_naming naming;
     uint64_t tail_name; /* 0: there is no tail */
     bool may_ask_tail;
+    bool must_ask_tail;
     bool is_tail; /* the second call is under way */
     size_t splice_at;
     struct buf body;
@@ -154,7 +153,7 @@ static void answer(struct inquiry *inquiry, enum anchor_outcome outcome, uint32_
 static void note_failure(struct inquiry *inquiry, bool is_unable)
 {
     struct asked_worker *asked = asked_at(inquiry->asker, inquiry->worker_index);
-    struct ability *ability = &asked->abilities[inquiry->kind];
+    struct ability *ability = &asked->abilities[inquiry->target];
     uint64_t now_ms = now_ms_of(inquiry->asker);
 
     inquiry->asker->stats.failed_total++;
@@ -171,7 +170,7 @@ static void note_success(struct inquiry *inquiry)
     struct asked_worker *asked = asked_at(inquiry->asker, inquiry->worker_index);
 
     if (asked->id == inquiry->worker_id)
-        asked->abilities[inquiry->kind].failed_count = 0;
+        asked->abilities[inquiry->target].failed_count = 0;
 }
 
 static void fail(struct inquiry *inquiry, bool is_unable)
@@ -221,7 +220,7 @@ static void take_count(struct inquiry *inquiry)
         tail_table_find(&asker->tails, inquiry->tail_name, now_ms_of(asker), &tail_tokens)) {
         answer(inquiry, ANCHOR_POSTED, tail_tokens);
     } else if (!inquiry->may_ask_tail) {
-        answer(inquiry, ANCHOR_FIELDS, 0);
+        answer(inquiry, inquiry->must_ask_tail ? ANCHOR_FIELDS : ANCHOR_POSTED, 0);
     } else {
         inquiry->is_tail = true;
         call(inquiry);
@@ -239,7 +238,7 @@ static void take_read(struct inquiry *inquiry)
             fail(inquiry, false);
         return;
     }
-    if (inquiry->source == ANCHOR_SOURCE_TOKENIZE)
+    if (inquiry->source == ANCHOR_SOURCE_ENGINE)
         note_success(inquiry);
     if (inquiry->is_tail)
         answer_with_tail(inquiry);
@@ -274,10 +273,10 @@ static void read_text(struct inquiry *inquiry, size_t len)
 
 /* ---- calling ---- */
 
-/* The endpoint is not there, or not for this. */
+/* The endpoint is not there, not for this, or not for us: vLLM says 403 where rendering is off. */
 static bool is_unable_status(int status)
 {
-    return status == 404 || status == 405 || status == 501;
+    return status == 401 || status == 403 || status == 404 || status == 405 || status == 501;
 }
 
 static void on_called(void *ctx, int error, int status, struct buf *body)
@@ -315,7 +314,7 @@ static void call(struct inquiry *inquiry)
     struct worker_call_request request = {
         .io = asker->config.io,
         .deadlines = &asker->calls,
-        .target = "/tokenize",
+        .target = anchor_target_path(inquiry->target),
         .authorization = asker->config.authorization,
         .pieces = {body},
         .piece_count = 1,
@@ -388,12 +387,11 @@ static bool take_turn(struct token_asker *asker, struct asked_worker *asked)
     return true;
 }
 
-static enum anchor_outcome may_ask(struct token_asker *asker, const struct token_question *question,
-                                   enum question_kind kind)
+static enum anchor_outcome may_ask(struct token_asker *asker, const struct token_question *question)
 {
     const struct worker *worker = question->worker;
     struct asked_worker *asked = asked_of(asker, worker);
-    const struct ability *ability = &asked->abilities[kind];
+    const struct ability *ability = &asked->abilities[question->plan->target];
 
     if (buf_len(question->body) + asker->stats.body_bytes > BODY_BYTES_MAX)
         return ANCHOR_BUSY;
@@ -431,9 +429,11 @@ static struct inquiry *make_inquiry(struct token_asker *asker,
     inquiry->worker_id = question->worker->id;
     inquiry->worker_index = question->worker->index;
     inquiry->source = question->plan->source;
+    inquiry->target = question->plan->target;
     inquiry->naming = question->naming;
     inquiry->tail_name = tail_name_of(asker, question);
     inquiry->may_ask_tail = question->plan->may_ask_tail;
+    inquiry->must_ask_tail = question->plan->must_ask_tail;
     inquiry->splice_at = question->splice_at;
     inquiry->body = *question->body;
     buf_init(question->body, 0);
@@ -446,8 +446,7 @@ enum anchor_outcome token_asker_ask(struct token_asker *asker,
                                     const struct token_question *question,
                                     token_answered_fn *on_answered, void *ctx)
 {
-    enum question_kind kind = question->plan->template_name != 0 ? KIND_CHAT : KIND_TEXT;
-    enum anchor_outcome outcome = may_ask(asker, question, kind);
+    enum anchor_outcome outcome = may_ask(asker, question);
     struct asked_worker *asked = asked_at(asker, question->worker->index);
     struct inquiry *inquiry;
 
@@ -458,7 +457,6 @@ enum anchor_outcome token_asker_ask(struct token_asker *asker,
     inquiry = make_inquiry(asker, question);
     if (inquiry == NULL)
         return ANCHOR_BUSY;
-    inquiry->kind = kind;
     inquiry->on_answered = on_answered;
     inquiry->ctx = ctx;
     if (inquiry->source == ANCHOR_SOURCE_IDS) {

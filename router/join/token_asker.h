@@ -2,9 +2,10 @@
 
 /*
  * token_asker: finds out how many tokens a prompt became, by asking the worker that has it: a side
- * call to its /tokenize with the request's own body. Asks no faster than it may, few at a time, and
- * not where it did not work before; what it cannot ask at once waits for a while or is refused with
- * the reason. Prompts of token ids are read here too, without a call. Loop thread only.
+ * call (anchor_plan says where) with the request's own body. Asks no faster than it may, few at a
+ * time, and not where it did not work before; what it cannot ask at once waits for a while or is
+ * refused with the reason. Prompts of token ids are read here too, without a call. Loop thread
+ * only.
  */
 #ifndef ROUTER_JOIN_TOKEN_ASKER_H
 #define ROUTER_JOIN_TOKEN_ASKER_H

@@ -51,13 +51,31 @@ static int read_ids(const struct token_naming *naming, struct json_value ids,
     return 0;
 }
 
-/* {"count": 3, "max_model_len": 4096, "tokens": [1, 2, 3]} */
+/* The only one of an array, or the value itself. */
+static struct json_value only_element(struct json_value value)
+{
+    struct json_iterator elements = json_iterate(value);
+    struct json_value element = {0};
+
+    if (json_type(value) != JSON_ARRAY)
+        return value;
+    return json_count(value) == 1 && json_next_element(&elements, &element)
+               ? element
+               : (struct json_value){0};
+}
+
+/* Of /tokenize: {"count": 3, "max_model_len": 4096, "tokens": [1, 2, 3]}; of .../render:
+ * {"token_ids": [1, 2, 3], ...}, or for completions a list of such. */
 static int read_reply(const struct token_naming *naming, struct json_value root,
                       struct token_anchor *anchor)
 {
+    struct json_value rendered = json_get(only_element(root), "token_ids");
     struct json_value count = json_get(root, "count");
-    int status = read_ids(naming, json_get(root, "tokens"), anchor);
+    int status;
 
+    if (json_type(rendered) != JSON_NONE)
+        return read_ids(naming, rendered, anchor);
+    status = read_ids(naming, json_get(root, "tokens"), anchor);
     if (status < 0)
         return status;
     /* Some engines send the ids alone. */

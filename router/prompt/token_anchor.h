@@ -2,8 +2,8 @@
 
 /*
  * token_anchor: how many tokens a prompt has, and the name of its last full token block, as its
- * worker's agent names it: from what an engine's /tokenize said, or from a prompt of token ids. The
- * ids go nowhere else. Pure; any thread.
+ * worker's agent names it: from what an engine said when it was asked, or from a prompt of token
+ * ids. The ids go nowhere else. Pure; any thread.
  */
 #ifndef ROUTER_PROMPT_TOKEN_ANCHOR_H
 #define ROUTER_PROMPT_TOKEN_ANCHOR_H
@@ -32,10 +32,10 @@ struct token_anchor {
 };
 
 /*
- * Of the body of a /tokenize reply, or of a request of completions whose one prompt is token ids.
- * text has JSON_PADDING readable bytes behind it. -EPROTO: it is no such thing, or contradicts
- * itself; -E2BIG: more tokens than TOKEN_ANCHOR_COUNT_MAX; -ENOMEM. The scanner is left with
- * bounded memory.
+ * Of the body of a reply of /tokenize or .../render, or of a request of completions whose one
+ * prompt is token ids. text has JSON_PADDING readable bytes behind it. -EPROTO: it is no such
+ * thing, or contradicts itself; -E2BIG: more tokens than TOKEN_ANCHOR_COUNT_MAX; -ENOMEM. The
+ * scanner is left with bounded memory.
  */
 MUST_CHECK int token_anchor_read_reply(const struct token_naming *naming,
                                        struct json_scanner *scanner, struct slice text,

@@ -446,6 +446,63 @@ def test_an_agent_that_is_killed_and_restarted_at_once_begins_another_epoch(worl
     world.map.wait_records(prompt.records())
 
 
+def test_what_was_learned_outlives_the_agent(world, tmp_path):
+    """And what routers told, which is trimmed some day; what the engine holds it says itself."""
+    state = tmp_path / "state"
+    world.agent.stop()
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    prompt = world.hold(1)
+    other = world.hold(2)
+
+    world.agent.stop()
+    assert (state.stat().st_mode & 0o777, len(list(state.iterdir()))) == (0o700, 1)
+    world.redis.call("FLUSHALL")
+    world.engine.publish(removed(*other.hashes))
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+
+    world.map.wait_records(prompt.records())
+    assert world.agent.log.wait("state_taken_up")["text_blocks"] == 8
+
+
+@pytest.mark.parametrize("harm", ["damaged", "another model", "open to others"])
+def test_a_state_that_does_not_fit_is_refused_and_replaced(world, tmp_path, harm):
+    state = tmp_path / "state"
+    world.agent.stop()
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    world.hold(1)
+    world.agent.stop()
+    file = next(state.iterdir())
+    if harm == "damaged":
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    elif harm == "another model":
+        world.worker.models = ["another"]
+    else:
+        file.chmod(0o622)
+    world.redis.call("FLUSHALL")
+
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    world.agent.log.wait("state_refused")
+    world.hold(2)
+    assert world.map.records() == world.prompt(2).records()
+    world.agent.stop()
+
+    assert file.stat().st_mode & 0o777 == 0o600
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    assert world.agent.log.wait("state_taken_up")["text_blocks"] == 4
+
+
+def test_a_directory_that_others_may_write_is_no_place_for_a_state(redis, secret_file, tmp_path):
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+
+    end = run("--engine", "http://a:1", "--kv-events", "tcp://a:1", "--redis", redis.url,
+              "--secret-file", secret_file, "--state-dir", state, "--admin-port", 0)
+
+    assert end.returncode == 3
+    assert "chmod 700" in end.stderr
+
+
 def test_nothing_of_a_prompt_is_told_but_names(world):
     prompt = Prompt(world.secret_file, 1)
     canary = 987654321

@@ -45,12 +45,12 @@ def printed(*words, **how):
 
 def test_without_a_command_it_names_them_all():
     text = refused(USAGE)
-    for command in ("check", "explain", "man", "show", "version"):
+    for command in ("check", "doctor", "explain", "man", "show", "version"):
         assert re.search(rf"^  {command} ", text, re.MULTILINE), text
     assert printed("--help") == printed("-h") == text
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "man", "show"])
+@pytest.mark.parametrize("command", ["check", "doctor", "explain", "man", "show"])
 def test_every_command_says_its_usage_and_exit_codes(command):
     text = printed(command, "--help")
     assert text.startswith(f"Usage: samovar {command}")
@@ -371,6 +371,19 @@ def test_wrong_words_for_explain_are_named(words, said):
 
 def test_a_file_that_is_not_there_is_named():
     assert "/nonexistent: No such file" in refused(FAILED, "explain", "/nonexistent")
+
+
+def test_a_claimed_prefix_is_exact_and_what_is_being_made_waits_for_its_maker(tmp_path):
+    body = tmp_path / "body"
+    body.write_bytes(CHAT.request("All about samovars, from the beginning. " * 200))
+    text = printed("explain", body, "--worker", "http://a:1,claimed=10,matched=10",
+                   "--worker", "http://b:1,matched=10,pending=10", "--worker", "http://c:1")
+    rows = {row.split()[1]: row.split() for row in text.split("RANK")[1].splitlines()[1:]}
+
+    assert [rows[f"http://{name}:1"][2] for name in "abc"] == ["exact", "guess", "load"]
+    assert rows["http://a:1"][3] == rows["http://b:1"][3], "as many tokens"
+    assert float(rows["http://a:1"][4]) == 0 < float(rows["http://b:1"][4]), "QUEUE"
+    assert rows["http://a:1"][0] == "1"
 
 
 # --- show workers ---

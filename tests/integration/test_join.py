@@ -7,6 +7,7 @@ became, what was answered. The agents here are scripted: keys in a real Redis, a
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from peers.process import wait_until
 from peers.scripted_agent import ANCHOR, ANSWERED, ROUTED, TEXT, UNKNOWN, ScriptedAgent
 from peers.worker import ScriptedWorker
 
+REPO = Path(__file__).resolve().parents[2]
 TAIL_TOKENS = 3
 TEXT_4K = "where is the samovar? " * 180
 
@@ -32,6 +34,8 @@ class Engine(ScriptedWorker):
         self.off_by = 0  # tokens that usage says more
         self.says_usage = True
         self.answer_text = "In the kitchen, as ever, and it is hot. " * 10
+        self.rendered = []  # (path, body) of what .../render got
+        self.render_ids = None  # what it says; None: there is no such endpoint
         self.parents = parents or {}
         super().__init__(models=models)
         self.handler = self.serve
@@ -63,6 +67,15 @@ class Engine(ScriptedWorker):
                                       "tokens": ids}).encode())
             status, reply = self.tokenize_reply or right
             request.answer(reply, status)
+            return
+        if request.target.endswith("/render"):
+            self.rendered.append((request.target, raw))
+            reply = {"request_id": "r", "token_ids": self.render_ids, "sampling_params": {}}
+            if self.render_ids is None:
+                request.answer(b"{}", 404)
+            else:
+                request.answer(json.dumps([reply] if "completions" in request.target and "chat"
+                                          not in request.target else reply).encode())
             return
         if request.target in (RESPONSES.path, MESSAGES.path):
             api = RESPONSES if request.target == RESPONSES.path else MESSAGES
@@ -244,7 +257,7 @@ def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_ro
     wait_notes(agent, 2)
     client, request = begin("second")
     serve_tokenize()
-    wait_until(lambda: router.metrics()["samovar_router_tokenize_calls_total"] == 2, "asked")
+    wait_until(lambda: router.metrics()["samovar_router_anchor_calls_total"] == 2, "asked")
     assert len([note for note in agent.notes() if note.kind == ANCHOR]) == 1, "not trusted yet"
     end(client, request)
     wait_outcome(router, "posted", 2)
@@ -340,6 +353,32 @@ def test_what_was_said_to_a_worker_that_is_gone_does_not_stay(router, engine, ag
     assert 800 < redis.call("TTL", agent.key("in")) <= 900
 
 
+class AsAdmin:
+    """A Redis whose users are those of the file that we ship."""
+
+    def __init__(self, redis):
+        self.redis = redis
+
+    def call(self, *words):
+        return self.redis.call(*words, user="admin", password="change-me-admin")
+
+
+def test_all_of_it_is_within_the_rights_of_the_user_router(start_redis, start_router, secret_file,
+                                                          engine):
+    redis = start_redis(users_acl=REPO / "docker/users.acl", password="change-me-router")
+    routers = [start_router([engine], "--redis", redis.url_of("router"), "--redis-password-file",
+                            redis.password_file(), "--secret-file", secret_file)
+               for _ in range(2)]
+    agent = seen_agent(ScriptedAgent(AsAdmin(redis), engine, routers[0]), *routers)
+
+    routers[0].post(CHAT, CHAT.request(TEXT_4K))
+
+    wait_notes(agent, 3)
+    wait_until(lambda: routers[1].metrics()["samovar_router_others"] == 1, "the other is heard")
+    assert agent.redis.call("TTL", agent.key("in")) > 800
+    assert not routers[0].log.find("notes_refused") and not routers[0].log.find("loads_refused")
+
+
 # --- what is not told ---
 
 def test_what_cannot_be_asked_about_is_said_why(router, engine, agent):
@@ -351,18 +390,52 @@ def test_what_cannot_be_asked_about_is_said_why(router, engine, agent):
 
     assert ask(router, CHAT, CHAT.request(messages=image))["anchor"] == "media"
     assert ask(router, CHAT, CHAT.request(TEXT_4K, n=2))["anchor"] == "shape"
-    assert ask(router, CHAT, CHAT.request(TEXT_4K, reasoning_effort="low"))["anchor"] == "fields"
     assert ask(router, COMPLETIONS,
                COMPLETIONS.request(TEXT_4K, truncate_prompt_tokens=5))["anchor"] == "fields"
     assert ask(router, COMPLETIONS, COMPLETIONS.request([TEXT_4K, "a"]))["anchor"] == "shape"
     assert ask(router, COMPLETIONS, COMPLETIONS.request(TEXT_4K, echo=True))["anchor"] == "shape"
     assert ask(router, COMPLETIONS, COMPLETIONS.request("tea"))["anchor"] == "known"
-    engine.handler = engine.serve
-    assert ask(router, RESPONSES, RESPONSES.request(TEXT_4K))["anchor"] == "api"
-    assert ask(router, MESSAGES, MESSAGES.request(TEXT_4K))["anchor"] == "api"
-
     assert engine.tokenized == []
     assert len(agent.notes()) == told_before
+
+
+@pytest.mark.parametrize("call", [RESPONSES, MESSAGES], ids=lambda call: call.name)
+def test_other_apis_are_asked_about_where_their_prompts_can_be_rendered(router, engine, agent,
+                                                                        call):
+    body = call.request(TEXT_4K)
+    router.post(call, body)
+    wait_outcome(router, "unable")
+    assert ask(router, call, call.request("again " + TEXT_4K))["anchor"] == "unable"
+    assert engine.rendered == [(call.path + "/render", body)], "asked once"
+    assert engine.tokenized == [] and agent.notes() == []
+
+
+@pytest.mark.parametrize("call", [RESPONSES, MESSAGES], ids=lambda call: call.name)
+def test_prompts_that_can_be_rendered_are_told(router, engine, agent, call):
+    engine.render_ids = list(range(20))  # as many as these answers' usage says
+
+    router.post(call, call.request(TEXT_4K))
+
+    notes = wait_notes(agent, 3)
+    assert [note.kind for note in notes] == [ROUTED, ANCHOR, ANSWERED]
+    assert (notes[1].token_count, notes[1].cached_tokens) == (20, 16)
+    assert notes[2].token_count == 20 + (4 if call is RESPONSES else 1), "with the answer's"
+
+
+@pytest.mark.parametrize("fields", [
+    {"reasoning_effort": "low"}, {"documents": [{"text": "tea"}]},
+    {"tools": [{"type": "function", "function": {"name": "tea"}}], "tool_choice": "none"},
+], ids=["effort", "documents", "no_tools"])
+def test_what_tokenize_passes_over_is_rendered(router, engine, agent, fields):
+    body = CHAT.request(TEXT_4K, **fields)
+    engine.render_ids = engine.ids_of(json.loads(body))
+
+    router.post(CHAT, body)
+
+    wait_until(lambda: len(engine.rendered) == 2, "the prompt, and its template's tail")
+    assert engine.rendered[0] == (CHAT.path + "/render", body)
+    wait_outcome(router, "posted")
+    assert engine.tokenized == []
 
 
 def test_a_wrong_count_is_not_told(router, engine, agent):
@@ -383,7 +456,7 @@ def test_without_usage_a_count_is_not_told(router, engine, agent):
     assert agent.notes() == []
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("status", [403, 404, 501])
 def test_who_has_no_tokenize_is_asked_once(router, engine, agent, status):
     engine.tokenize_reply = (status, b"{}")
 

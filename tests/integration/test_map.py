@@ -2,6 +2,7 @@
 """A router that reads the map: what agents say is exact, what stops being said is a guess."""
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -12,8 +13,8 @@ import pytest
 
 from peers.map_agent import CPU, EXPLAIN_SECRET, HBM, MapAgent, blocks_of
 from peers.openai_api import CHAT
-from peers.process import program, wait_until
-from peers.redis_server import RedisServer
+from peers.process import REPO, program, wait_until
+from peers.redis_server import RedisClient, RedisServer
 
 PREFIX = "You are a careful assistant who knows everything about samovars. " * 60
 
@@ -102,6 +103,44 @@ def start_world(start_router, start_fleet, redis, secret_file, agents):
 @pytest.fixture
 def world(start_world):
     return start_world()
+
+
+USERS_ACL = REPO / "docker" / "users.acl"
+
+
+def password_of(user):
+    """As the file of an example says."""
+    return re.search(rf"^user {user} on >(\S+)", USERS_ACL.read_text(), re.MULTILINE)[1]
+
+
+def test_a_router_needs_no_more_than_its_user_may(start_router, start_fleet, secret_file, agents,
+                                                  tmp_path):
+    """Of docker/users.acl: it reads all, and says nothing that is refused."""
+    redis = RedisServer(users_acl=USERS_ACL, password=password_of("admin"))
+    redis.client = lambda: RedisClient(redis.address, "admin", password_of("admin"))
+    redis.call = lambda *words: _call(redis.client(), words)
+    try:
+        fleet = start_fleet(2)
+        fleet.handle_with(answer_with())
+        router = start_router(fleet, "--redis", redis.url_of("router"), "--secret-file", secret_file,
+                              "--redis-password-file", redis.password_file(password_of("router")))
+        world = World(router, fleet, redis, agents)
+        blocks = world.agent(fleet[1]).hold(prompt(1))
+        world.wait(fleet[1], believed=True, records=len(blocks))
+        line = world.ask(prompt(1))
+        refused = [entry for entry in redis.call("ACL", "LOG") if b"router" in entry]
+    finally:
+        redis.stop()
+
+    assert (line["worker"], line["rung"]) == (fleet[1].url, "exact")
+    assert not refused, refused
+
+
+def _call(client, words):
+    try:
+        return client.call(*words)
+    finally:
+        client.close()
 
 
 # --- exact ---
@@ -203,6 +242,27 @@ def test_fifty_simultaneous_requests_with_one_new_prefix_do_not_scatter(start_wo
     assert len(chosen) <= 2, chosen
 
 
+def test_more_workers_than_one_connection_waits_for_are_followed(start_world):
+    world = start_world(1, workers=())
+    agents = [MapAgent(world.redis, f"http://127.0.0.1:{2000 + number}", world.fingerprint,
+                       has_lease=False) for number in range(70)]
+
+    def are_all(records):
+        for agent in agents:
+            agent.renew()
+        rows = world.router.admin("/residency").json()["workers"]
+        return len(rows) == len(agents) and all(
+            row["believed"] and row["records"] == records for row in rows)
+
+    for number in range(1, 4):
+        for agent in agents:
+            agent.say([(number, 5, HBM)])
+        wait_until(lambda number=number: are_all(number), lambda: world.row(agents[-1].name))
+    found = world.router.admin("/residency").json()
+    assert found["map"]["followed"] == 70
+    assert sum(row["breaks_total"] for row in found["workers"]) == 0
+
+
 # --- what does not fit is read anew ---
 
 
@@ -298,6 +358,23 @@ def test_without_a_lease_what_it_claims_is_a_guess_and_exact_again_when_it_is_ba
     world.wait(world.fleet[0], believed=True)
     assert world.ask(prompt(1))["rung"] == "exact"
     assert world.row(world.fleet[0])["breaks_total"] == 0
+
+
+def test_what_was_sent_while_its_agent_was_doubted_outlives_what_that_claimed(world):
+    agent = world.agent(world.fleet[0])
+    agent.hold(prompt(1))
+    world.wait(world.fleet[0], believed=True)
+    agent.fall_silent()
+    world.wait(world.fleet[0], doubt="no_lease")
+    assert world.ask(prompt(1))["rung"] == "guess"
+
+    agent.begin_anew(epoch=9)  # of which nobody can say what it holds but we
+    agent.speak()
+    world.wait(world.fleet[0], believed=True, records=0)
+    line = world.ask(prompt(1))
+
+    assert (line["worker"], line["rung"]) == (world.fleet[0].url, "guess")
+    assert line["matched_blocks"] == line["prompt_blocks"]
 
 
 def test_an_agent_that_dies_is_not_believed_beyond_its_lease(world):

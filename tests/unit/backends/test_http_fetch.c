@@ -9,6 +9,7 @@
 #include <criterion/new/assert.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { TIMEOUT_MS = 2000, BODY_BYTES_MAX = 1000, BODY_SHOWN_MAX = 2000 };
@@ -97,6 +98,47 @@ static bool body_is(const struct outcome *outcome, const char *text)
 }
 
 TestSuite(http_fetch, .init = loop_fixture_init, .fini = loop_fixture_fini);
+
+struct posted {
+    char target[32], body[64], head[1024];
+};
+
+static void on_post(void *ctx, struct scripted_conn *conn, const struct scripted_request *request)
+{
+    struct posted *posted = ctx;
+
+    snprintf(posted->target, sizeof posted->target, "%.*s", (int)request->target.len,
+             request->target.ptr);
+    snprintf(posted->body, sizeof posted->body, "%.*s", (int)request->body.len, request->body.ptr);
+    snprintf(posted->head, sizeof posted->head, "%.*s", (int)request->head.len, request->head.ptr);
+    scripted_conn_answer(conn, 200, SLICE("{}"));
+}
+
+Test(http_fetch, a_json_text_is_posted_as_it_is)
+{
+    struct posted posted = {.target = ""};
+    struct outcome outcome = {.is_done = false};
+    struct scripted_server *server =
+        scripted_server_create(loop_fixture_loop(), 0, on_post, &posted);
+    struct sockaddr_storage address = scripted_server_address(server);
+    const struct http_fetch_request request = {.address = &address,
+                                               .authority = "worker.example:8000",
+                                               .target = "/v1/completions",
+                                               .timeout_ms = TIMEOUT_MS,
+                                               .body_bytes_max = BODY_BYTES_MAX};
+
+    cr_assert(ne(ptr,
+                 http_fetch_post(loop_fixture_loop(), request, SLICE("{\"prompt\":\"tea\"}"),
+                                 on_done, &outcome),
+                 NULL));
+    cr_assert(loop_run_until_flag(&outcome.is_done, TIMEOUT_MS));
+
+    cr_assert(eq(int, outcome.error, 0));
+    cr_assert(eq(str, posted.target, "/v1/completions"));
+    cr_assert(eq(str, posted.body, "{\"prompt\":\"tea\"}"));
+    cr_assert(ne(ptr, strstr(posted.head, "Content-Type: application/json\r\n"), NULL));
+    scripted_server_close(server);
+}
 
 Test(http_fetch, a_whole_answer_comes_with_status_and_body)
 {

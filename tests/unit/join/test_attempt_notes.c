@@ -146,7 +146,7 @@ static void notes_world_init(struct notes_world *world)
 {
     *world = (struct notes_world){
         .agent = {.is_there = true, .block_tokens = 16, .text_depth_max = 100},
-        .plan = {.source = ANCHOR_SOURCE_TOKENIZE},
+        .plan = {.source = ANCHOR_SOURCE_ENGINE},
     };
     for (size_t i = 0; i < BLOCK_COUNT; i++)
         world->blocks[i] = (struct block){100 + i, 256 * (i + 1)};
@@ -448,20 +448,17 @@ Test(attempt_notes, what_is_not_asked_about_is_counted_with_its_reason)
         size_t exact_count;
         enum anchor_outcome why_not;
     } cases[] = {
-        {{.is_there = false}, {.source = ANCHOR_SOURCE_TOKENIZE}, 0, ANCHOR_NO_AGENT},
-        {{.is_there = true}, {.source = ANCHOR_SOURCE_TOKENIZE}, 0, ANCHOR_NO_AGENT},
+        {{.is_there = false}, {.source = ANCHOR_SOURCE_ENGINE}, 0, ANCHOR_NO_AGENT},
+        {{.is_there = true}, {.source = ANCHOR_SOURCE_ENGINE}, 0, ANCHOR_NO_AGENT},
         {{.is_there = true, .block_tokens = 16}, {.why_not = ANCHOR_MEDIA}, 0, ANCHOR_MEDIA},
         {{.is_there = true, .has_anchors = true}, {.why_not = ANCHOR_SHAPE}, 0, ANCHOR_SHAPE},
-        {{.is_there = true, .block_tokens = 16},
-         {.source = ANCHOR_SOURCE_TOKENIZE},
-         6,
-         ANCHOR_KNOWN},
+        {{.is_there = true, .block_tokens = 16}, {.source = ANCHOR_SOURCE_ENGINE}, 6, ANCHOR_KNOWN},
         {{.is_there = true, .block_tokens = 16, .text_depth_max = 5},
-         {.source = ANCHOR_SOURCE_TOKENIZE},
+         {.source = ANCHOR_SOURCE_ENGINE},
          0,
          ANCHOR_LONG},
         {{.is_there = true, .block_tokens = 5000},
-         {.source = ANCHOR_SOURCE_TOKENIZE},
+         {.source = ANCHOR_SOURCE_ENGINE},
          0,
          ANCHOR_LONG},
     };
@@ -507,7 +504,9 @@ Test(attempt_notes, a_loop_that_is_late_asks_nobody)
     enum anchor_outcome why_not;
 
     notes_world_init(&world);
-    join_note_lag(world.join, 100);
+    join_note_lag(world.join, 200);
+    cr_assert(eq(int, run(&world, "once is no trend", TOKEN_COUNT), ANCHOR_POSTED));
+    join_note_lag(world.join, 200);
 
     cr_assert(eq(ptr, begin(&world, "a", &why_not), NULL));
     cr_assert(eq(int, why_not, ANCHOR_BUSY));

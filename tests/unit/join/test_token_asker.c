@@ -93,7 +93,7 @@ static void asker_world_init(struct asker_world *world, uint32_t rate_max)
     world->contexts[0] = json_scanner_create();
     world->threads = thread_pool_create(loop_fixture_loop(),
                                         (struct thread_pool_config){1, 16, world->contexts});
-    world->plan = (struct anchor_plan){.source = ANCHOR_SOURCE_TOKENIZE};
+    world->plan = (struct anchor_plan){.source = ANCHOR_SOURCE_ENGINE};
     world->asker = token_asker_create((struct token_asker_config){
         .io = loop_fixture_io(),
         .workers = world->workers,
@@ -210,8 +210,11 @@ Test(token_asker, a_tail_that_cannot_be_asked_for_leaves_no_anchor)
 
     asker_world_init(&world, 100);
     world.plan.template_name = 1;
-
+    world.plan.must_ask_tail = true;
     cr_assert(eq(int, run(&world).outcome, ANCHOR_FIELDS));
+    world.plan.must_ask_tail = false; /* as of APIs that cannot: what chats showed, or none */
+
+    cr_assert(eq(int, run(&world).outcome, ANCHOR_POSTED));
     asker_world_release(&world);
 }
 
@@ -278,7 +281,7 @@ Test(token_asker, given_up_while_a_thread_reads_nothing_is_lost)
 
 Test(token_asker, who_has_no_such_endpoint_is_not_asked_again)
 {
-    static const int statuses[] = {404, 405, 501};
+    static const int statuses[] = {401, 403, 404, 405, 501};
     struct asker_world world;
 
     asker_world_init(&world, 100);
@@ -305,10 +308,9 @@ Test(token_asker, what_holds_for_texts_does_not_for_chats_and_not_for_its_next_p
     world.status = 404;
     cr_assert(eq(int, run(&world).outcome, ANCHOR_UNABLE));
     world.status = 0;
-    world.plan.template_name = 1;
-    world.plan.may_ask_tail = true;
+    world.plan.target = ANCHOR_TARGET_CHAT;
     cr_assert(eq(int, run(&world).outcome, ANCHOR_POSTED));
-    world.plan.template_name = 0;
+    world.plan.target = ANCHOR_TARGET_TEXT;
     cr_assert(eq(int, ask(&world, &asked), ANCHOR_UNABLE));
     token_asker_forget_worker(world.asker, world.worker->index);
 

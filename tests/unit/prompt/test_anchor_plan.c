@@ -40,8 +40,8 @@ Test(anchor_plan, chat_and_texts_are_asked_about_and_ids_speak_for_themselves)
     struct planned text = plan_of(API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":\"tea\"}");
     struct planned ids = plan_of(API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":[1,2,3]}");
 
-    cr_assert(eq(int, chat.plan.source, ANCHOR_SOURCE_TOKENIZE));
-    cr_assert(eq(int, text.plan.source, ANCHOR_SOURCE_TOKENIZE));
+    cr_assert(eq(int, chat.plan.source, ANCHOR_SOURCE_ENGINE));
+    cr_assert(eq(int, text.plan.source, ANCHOR_SOURCE_ENGINE));
     cr_assert(eq(int, ids.plan.source, ANCHOR_SOURCE_IDS));
     cr_assert(ne(u64, chat.plan.template_name, 0));
     cr_assert(chat.plan.may_ask_tail);
@@ -49,15 +49,16 @@ Test(anchor_plan, chat_and_texts_are_asked_about_and_ids_speak_for_themselves)
     cr_assert(eq(u64, ids.plan.template_name, 0));
 }
 
-Test(anchor_plan, what_tokenize_might_read_otherwise_is_not_asked_about)
+Test(anchor_plan, what_might_be_read_otherwise_is_not_asked_about)
 {
     static const struct {
         enum api api;
         const char *body;
         enum anchor_outcome why_not;
     } cases[] = {
-        {API_RESPONSES, "{\"model\":\"tiny\",\"input\":\"tea\"}", ANCHOR_API},
-        {API_MESSAGES, CHAT(",\"max_tokens\":4"), ANCHOR_API},
+        {API_RESPONSES, "{\"model\":\"tiny\",\"input\":\"tea\",\"background\":true}", ANCHOR_API},
+        {API_RESPONSES, "{\"model\":\"tiny\",\"input\":\"tea\",\"truncation\":\"auto\"}",
+         ANCHOR_FIELDS},
         {API_CHAT, CHAT(",\"n\":2"), ANCHOR_SHAPE},
         {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":[\"a\",\"b\"]}", ANCHOR_SHAPE},
         {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":[[1],[2]]}", ANCHOR_SHAPE},
@@ -67,11 +68,7 @@ Test(anchor_plan, what_tokenize_might_read_otherwise_is_not_asked_about)
         {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":\"a\",\"truncate_prompt_tokens\":9}",
          ANCHOR_FIELDS},
         {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt_embeds\":\"AAAA\"}", ANCHOR_FIELDS},
-        {API_CHAT, CHAT(",\"reasoning_effort\":\"low\""), ANCHOR_FIELDS},
-        {API_CHAT, CHAT(",\"documents\":[{\"text\":\"a\"}]"), ANCHOR_FIELDS},
         {API_CHAT, CHAT(",\"lora_path\":\"a\""), ANCHOR_FIELDS},
-        {API_CHAT, CHAT(",\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\""),
-         ANCHOR_FIELDS},
         {API_CHAT,
          "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
          "\"image_url\",\"image_url\":{\"url\":\"data:,\"}}]}]}",
@@ -86,6 +83,50 @@ Test(anchor_plan, what_tokenize_might_read_otherwise_is_not_asked_about)
     }
 }
 
+Test(anchor_plan, where_it_is_asked_depends_on_the_api_and_on_what_tokenize_passes_over)
+{
+    static const struct {
+        enum api api;
+        const char *body;
+        enum anchor_target target;
+    } cases[] = {
+        {API_CHAT, CHAT(""), ANCHOR_TARGET_CHAT},
+        {API_CHAT, CHAT(",\"reasoning_effort\":\"low\""), ANCHOR_TARGET_RENDER_CHAT},
+        {API_CHAT, CHAT(",\"documents\":[{\"text\":\"a\"}]"), ANCHOR_TARGET_RENDER_CHAT},
+        {API_CHAT, CHAT(",\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\""),
+         ANCHOR_TARGET_RENDER_CHAT},
+        {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":\"tea\"}", ANCHOR_TARGET_TEXT},
+        {API_COMPLETIONS, "{\"model\":\"tiny\",\"prompt\":\"tea\",\"thinking\":true}",
+         ANCHOR_TARGET_RENDER_TEXT},
+        {API_RESPONSES, "{\"model\":\"tiny\",\"input\":\"tea\",\"reasoning\":{\"effort\":\"low\"}}",
+         ANCHOR_TARGET_RENDER_RESPONSES},
+        {API_MESSAGES, CHAT(",\"max_tokens\":4"), ANCHOR_TARGET_RENDER_MESSAGES},
+    };
+
+    for (size_t i = 0; i < array_count(cases); i++) {
+        struct planned planned = plan_of(cases[i].api, cases[i].body);
+
+        cr_assert(eq(int, planned.plan.source, ANCHOR_SOURCE_ENGINE), "%s", cases[i].body);
+        cr_assert(eq(int, planned.plan.target, cases[i].target), "%s", cases[i].body);
+    }
+    cr_assert(eq(str, (char *)(uintptr_t)anchor_target_path(ANCHOR_TARGET_CHAT), "/tokenize"));
+    cr_assert(eq(str, (char *)(uintptr_t)anchor_target_path(ANCHOR_TARGET_RENDER_MESSAGES),
+                 "/v1/messages/render"));
+}
+
+Test(anchor_plan, an_effort_may_have_a_tail_of_its_own)
+{
+    struct planned plain = plan_of(API_CHAT, CHAT(""));
+    struct planned low = plan_of(API_CHAT, CHAT(",\"reasoning_effort\":\"low\""));
+    struct planned messages = plan_of(API_MESSAGES, CHAT(",\"max_tokens\":4"));
+
+    cr_assert(ne(u64, low.plan.template_name, plain.plan.template_name));
+    cr_assert(low.plan.may_ask_tail);
+    cr_assert(eq(u64, messages.plan.template_name, plain.plan.template_name));
+    cr_assert(not(messages.plan.may_ask_tail));
+    cr_assert(not(messages.plan.must_ask_tail));
+}
+
 Test(anchor_plan, what_changes_no_prompt_is_no_hindrance)
 {
     static const char *const bodies[] = {
@@ -97,7 +138,7 @@ Test(anchor_plan, what_changes_no_prompt_is_no_hindrance)
     };
 
     for (size_t i = 0; i < array_count(bodies); i++)
-        cr_assert(eq(int, plan_of(API_CHAT, bodies[i]).plan.source, ANCHOR_SOURCE_TOKENIZE), "%s",
+        cr_assert(eq(int, plan_of(API_CHAT, bodies[i]).plan.source, ANCHOR_SOURCE_ENGINE), "%s",
                   bodies[i]);
 }
 

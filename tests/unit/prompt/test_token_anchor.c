@@ -81,6 +81,21 @@ Test(token_anchor, a_prompt_of_ids_says_the_same_as_the_reply_about_it)
     cr_assert(eq(u32, prompt.token_count, 3));
 }
 
+Test(token_anchor, a_rendered_prompt_says_the_same)
+{
+    struct token_anchor reply, chat, text;
+
+    cr_assert(eq(int, read_reply(2, "{\"count\":3,\"tokens\":[5,6,7]}", &reply), 0));
+    cr_assert(eq(
+        int, read_reply(2, "{\"request_id\":\"a\",\"token_ids\":[5,6,7],\"stream\":true}", &chat),
+        0));
+    cr_assert(eq(int, read_reply(2, "[{\"token_ids\":[5,6,7]}]", &text), 0));
+
+    cr_assert(eq(u64, chat.last_block, reply.last_block));
+    cr_assert(eq(u64, text.last_block, reply.last_block));
+    cr_assert(eq(u32, text.token_count, 3));
+}
+
 Test(token_anchor, without_a_full_block_there_is_no_name)
 {
     struct token_anchor anchor;
@@ -126,6 +141,8 @@ Test(token_anchor, what_makes_no_sense_is_refused)
         "{\"count\":3,\"tokens\":[5,6,[7]]}",
         "{\"count\":3,\"tokens\":[5,6,7]",
         "{\"error\":{\"message\":\"no\"}}",
+        "[{\"token_ids\":[5]},{\"token_ids\":[6]}]",
+        "{\"token_ids\":7}",
     };
     struct token_anchor anchor;
 

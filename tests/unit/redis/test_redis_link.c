@@ -385,6 +385,22 @@ Test(redis_link, a_server_that_stands_still_is_given_up_and_found_again)
     world_release(&world);
 }
 
+Test(redis_link, a_server_that_is_slow_is_waited_for)
+{
+    struct world world;
+    world_init(&world, NULL);
+    ask(&world, "CLIENT PAUSE 500 ALL");
+
+    uint64_t begin_ms = uv_hrtime() / 1000000;
+    ask(&world, "GET k");
+
+    cr_assert(ge(u64, uv_hrtime() / 1000000 - begin_ms, 300), "it was slow");
+    cr_assert(eq(int, world.done_error, 0));
+    cr_assert(eq(int, world.done_kind, REDIS_REPLY_NIL));
+    cr_assert(eq(u32, world.away_count, 0));
+    world_release(&world);
+}
+
 Test(redis_link, a_pause_of_our_own_is_not_the_servers)
 {
     const struct timespec pause = {0, (SHORT_COMMAND_MS + 100) * 1000000L};
