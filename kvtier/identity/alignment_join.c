@@ -2,6 +2,8 @@
 
 #include "kvtier/identity/alignment_join.h"
 
+#include "hashing/stream_identity.h"
+
 #include <assert.h>
 
 /*
@@ -165,11 +167,23 @@ static void correct(const struct join *join, uint32_t last, uint32_t low, uint32
     join->alignment->stats.corrected++;
 }
 
+/* How many tokens two prompts may share behind path[i], which both have. A block that is not full
+ * ends a message, and messages that differ mostly differ from their beginning. */
+static uint32_t slack_behind(const struct join *join, uint32_t i)
+{
+    const struct text_chain *text = &join->alignment->text;
+    const uint64_t begin = i > 0 ? text_chain_at(text, join->alignment->path[i - 1])->end : 0;
+    const uint64_t end = text_chain_at(text, join->alignment->path[i])->end;
+
+    return end - begin < STREAM_BLOCK_BYTES ? 0 : SLACK_TOKENS;
+}
+
 static void settle_conflicts(struct join *join, uint32_t first, uint32_t last)
 {
     const struct token_node *parting = find_parting(join, first);
     const uint32_t block_tokens = block_at(join, join->block_count)->token_end / join->block_count;
-    const uint32_t low = parting->token_end > SLACK_TOKENS ? parting->token_end - SLACK_TOKENS : 0;
+    const uint32_t slack = slack_behind(join, last);
+    const uint32_t low = parting->token_end > slack ? parting->token_end - slack : 0;
     const uint32_t high = parting->token_end + block_tokens - 1;
 
     for (uint32_t i = first; i <= last; i++) {
@@ -186,12 +200,14 @@ static void settle_conflicts(struct join *join, uint32_t first, uint32_t last)
 static void use_cached(const struct join *join)
 {
     const uint32_t cached = join->cached_tokens;
+    uint32_t slack;
 
     if (cached == UINT32_MAX || join->known == 0 || join->known == join->path_count)
         return;
     if (cached > join->text_tokens)
         return;
-    correct(join, join->known - 1, cached > SLACK_TOKENS ? cached - SLACK_TOKENS : 0, UINT32_MAX);
+    slack = slack_behind(join, join->known - 1);
+    correct(join, join->known - 1, cached > slack ? cached - slack : 0, UINT32_MAX);
 }
 
 /* Decides where each block of the path ends, in tokens. */

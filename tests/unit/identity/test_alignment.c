@@ -287,6 +287,34 @@ Test(alignment, what_was_interpolated_behind_a_parting_is_corrected)
     alignment_release(&world.alignment);
 }
 
+Test(alignment, behind_the_end_of_a_message_prompts_part_at_once)
+{
+    struct world world;
+    struct request first, second;
+    uint32_t words[10 * TEXT_WORDS];
+    make_world(&world);
+    make_plain(&world, &first, 4, 1000, 1);
+    for (size_t i = 0; i < 6 * TEXT_WORDS; i++)
+        first.ids[4 * 64 + i] = 5000 + (uint32_t)i;
+    first.id_count = 4 * 64 + 6 * TEXT_WORDS;
+    finish_request(&world, &first, 1);
+    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
+        words[w] = w < 4 * TEXT_WORDS ? w : 2000 + w;
+    make_request(&world, &second, words, 10 * TEXT_WORDS);
+    for (size_t i = 3; i < 10; i++) /* the fourth block is not full: a message ends there */
+        first.text[i].end = second.text[i].end -= 100;
+    finish_request(&world, &second, 2);
+    second.anchor.cached_tokens = 4 * 64;
+
+    give_all(&world, &first);
+    uint32_t tokens_before = tokens_at(&world, &first, 3);
+    give_all(&world, &second);
+
+    cr_assert(lt(u32, tokens_before, 150));
+    cr_assert(eq(u32, tokens_at(&world, &second, 3), 4 * 64));
+    alignment_release(&world.alignment);
+}
+
 /* The same text, but its tokens from the block first on are others each time. */
 static void give_changed(struct world *world, size_t first, uint32_t change)
 {
