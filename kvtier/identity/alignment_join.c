@@ -210,6 +210,25 @@ static void use_cached(const struct join *join)
     correct(join, join->known - 1, cached > slack ? cached - slack : 0, UINT32_MAX);
 }
 
+/*
+ * Whether the engine found text that we know: of what it found behind the part of the path that is
+ * mapped, some tokens are another text's. Else it was a prompt, or an answer, that nobody told us
+ * of, or not yet: the text here is shared further than we know, and its place may well be right.
+ */
+static bool has_found_known_text(const struct join *join)
+{
+    const uint32_t known_end = join->known > 0 ? on_path(join, join->known - 1)->token_end : 0;
+    const struct token_node *found = block_full_at(join, join->cached_tokens);
+
+    for (uint32_t depth = found->depth; depth > 0; depth--) {
+        if (block_at(join, depth)->token_end <= known_end)
+            return false;
+        if (block_map_find(&join->alignment->by_block, block_at(join, depth)->digest.low) != NULL)
+            return true;
+    }
+    return false;
+}
+
 /* Decides where each block of the path ends, in tokens. */
 static void settle(struct join *join)
 {
@@ -222,7 +241,7 @@ static void settle(struct join *join)
         last--;
     if (first < last)
         settle_conflicts(join, first, last - 1);
-    else
+    else if (has_found_known_text(join))
         use_cached(join);
     if (join->known == join->path_count && tip->token_end != join->text_tokens)
         join->known--; /* it was interpolated, or came to be other tokens: now it is known */

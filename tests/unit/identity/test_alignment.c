@@ -315,6 +315,25 @@ Test(alignment, behind_the_end_of_a_message_prompts_part_at_once)
     alignment_release(&world.alignment);
 }
 
+Test(alignment, what_the_engine_found_of_a_turn_that_nobody_told_of_moves_no_place)
+{
+    struct world world;
+    struct request system, second;
+    make_world(&world);
+    make_plain(&world, &system, 4, 1000, 1);
+    make_plain(&world, &second, 4, 2000, 2);
+    give_all(&world, &system);
+    uint32_t tokens_before = tokens_at(&world, &second, 3);
+    second.anchor.cached_tokens = (uint32_t)second.id_count - BLOCK_TOKENS;
+
+    give_all(&world, &second);
+
+    cr_assert(gt(u32, tokens_before, 0));
+    cr_assert(eq(u32, tokens_at(&world, &second, 3), tokens_before));
+    cr_assert(eq(u64, world.alignment.stats.corrected, 0));
+    alignment_release(&world.alignment);
+}
+
 /* The same text, but its tokens from the block first on are others each time. */
 static void give_changed(struct world *world, size_t first, uint32_t change)
 {
