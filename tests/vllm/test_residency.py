@@ -67,9 +67,11 @@ def small_cluster(request, tmp_path_factory):
 
 @pytest.mark.parametrize("has_tools", [False, True], ids=["plain", "tools"])
 def test_under_eviction_predictions_are_what_engines_report(small_cluster, has_tools):
+    """One turn at a time: what waits in an engine's queue may be evicted by what runs before it, and
+    with prompts of a fifth of a cache that is more than all other errors together."""
     cluster, cache = small_cluster
 
-    figures = measure_exact(cluster, Run(requests=300, has_tools=has_tools), cache)
+    figures = measure_exact(cluster, Run(requests=300, clients=1, has_tools=has_tools), cache)
 
     assert_is_exact(figures)
 

@@ -27,6 +27,18 @@ Test(ladder, a_claimed_run_is_exact_and_goes_on_with_what_was_sent)
     cr_assert(eq(dbl, step.pending_tokens, 100));
 }
 
+/* Tools in front of another system prompt: the text is shared, and the template puts it elsewhere.
+ */
+Test(ladder, a_claimed_run_without_tokens_promises_none)
+{
+    struct ladder_step step =
+        ladder_step_of(&prompt, &(struct ladder_facts){.is_believed = true, .claimed_bytes = 2000});
+
+    cr_assert(eq(int, step.rung, ROUTE_RUNG_EXACT));
+    cr_assert(eq(dbl, step.matched_tokens, 0));
+    cr_assert(eq(dbl, step.claimed_tokens, 0));
+}
+
 Test(ladder, claims_of_an_agent_that_is_not_believed_are_a_guess_that_nobody_is_blamed_for)
 {
     struct ladder_step step = ladder_step_of(
