@@ -84,6 +84,7 @@ def test_of_two_agents_that_claim_one_worker_one_gives_way_and_takes_over(cluste
             assert metric(second, engine, "report_rivalled") == 1
             assert metric(first, engine, "report_rivalled") == 0
             assert second.admin("/ready").status == 503
+            assert second.log.wait("lease_of_another")["worker"] == engine.url
             assert cluster.row(cluster.routers[0], engine)["believed"]
 
             cluster.agents[0] = second
@@ -92,6 +93,7 @@ def test_of_two_agents_that_claim_one_worker_one_gives_way_and_takes_over(cluste
             cluster.wait_exact(EXACT_S)
             load.wait_turns(TURNS)
         assert metric(second, engine, "report_rivalled") == 0
+        second.log.wait("lease_taken")
         cluster.check_truth()
     finally:
         if cluster.agents[0] is not second:

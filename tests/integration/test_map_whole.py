@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from peers.cluster import Conversation
-from peers.openai_api import COMPLETIONS
+from peers.openai_api import CHAT, COMPLETIONS
+from peers.process import wait_until
 
 TURNS = 80
 
@@ -118,18 +119,22 @@ def test_nothing_of_a_prompt_is_in_redis_a_log_a_metric_or_a_file(start_cluster,
     cluster = start_cluster()
     canary, salt = "xylophone-quartz-7731", "salt-of-anna-9942"
     ids = [870000 + number for number in range(400)]
+    conversations = [Conversation(name) for name in range(3)]
     answers = []
-    for number, conversation in enumerate(Conversation(name) for name in range(3)):
-        for _ in range(3):
+
+    def joined():
+        """One more turn of each; whether every agent has joined some text by now."""
+        for number, conversation in enumerate(conversations):
             body = json.loads(conversation.ask())
             body["messages"][-1]["content"] += f" {canary} {number} " * 40
             body["cache_salt"] = salt
-            answer = cluster.routers[number % 2].call(
-                "POST", "/v1/chat/completions", json.dumps(body).encode(),
-                {"Content-Type": "application/json"})
+            answer = cluster.routers[number % 2].post(CHAT, json.dumps(body).encode())
             assert answer.status == 200
             conversation.hear(answer.body)
             answers.append(conversation.messages[-1]["content"])
+        return all(agent.metric_sum("samovar_agent_joins_total") for agent in cluster.agents)
+
+    wait_until(joined, "the agents are told of them")
     assert cluster.routers[0].post(COMPLETIONS, COMPLETIONS.request(ids, max_tokens=4,
                                                                     cache_salt=salt)).status == 200
     cluster.settle()
@@ -145,10 +150,11 @@ def test_nothing_of_a_prompt_is_in_redis_a_log_a_metric_or_a_file(start_cluster,
     kept = b"".join(path.read_bytes() for path in files)
 
     assert stored and metrics and logs
+    assert len(files) == len(cluster.agents) and len(kept) > 1000, "each agent keeps its state"
     assert all(path.stat().st_mode & 0o077 == 0 for path in files), "nobody else reads them"
     places = {"Redis": stored, "metrics": metrics, "views": views, "logs": logs, "files": kept}
     for name, place in places.items():
-        for secret in (canary, salt, *(answer[:20] for answer in answers)):
+        for secret in (canary, salt, *{answer[:20] for answer in answers}):
             assert secret.encode() not in place, f"{secret} in {name}"
         for order in ("little", "big"):
             for size in (4, 8):
