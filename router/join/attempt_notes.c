@@ -25,10 +25,6 @@
 #define HANDOVER_MS_MIN 2000.0
 #define HANDOVER_FACTOR 2.0 /* of the predicted time to first token */
 
-/* New text below the least is asked about too where it is that part of its prompt: a question costs
- * as much as the prompt is long, and what is not asked about is not foreseen. */
-enum { SHORT_PROMPT_PARTS = 32 };
-
 enum { LAG_MS_MAX = 100 }; /* of our own loop: more, and it has enough to do */
 
 enum notes_state {
@@ -308,8 +304,7 @@ static enum anchor_outcome judge(const struct join *join, const struct attempt_b
     if (begun->plan->source == ANCHOR_SOURCE_NONE &&
         (!agent->has_anchors || begun->plan->why_not == ANCHOR_SHAPE))
         return begun->plan->why_not;
-    if (new_bytes(begun) < join->config.anchor_bytes_min &&
-        new_bytes(begun) * SHORT_PROMPT_PARTS < begun->blocks[begun->block_count - 1].end)
+    if (new_bytes(begun) < join->config.anchor_bytes_min)
         return ANCHOR_KNOWN;
     if (agent->text_depth_max > 0 && begun->block_count > agent->text_depth_max)
         return ANCHOR_LONG;
