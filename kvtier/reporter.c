@@ -84,6 +84,7 @@ struct reporter {
     struct state_save *save;      /* the one a thread writes now, or NULL */
     uint64_t state_saved_total, state_failed_total;
     bool has_save_failed; /* the last time */
+    bool is_rival_told;   /* to the log, and not yet that it is over */
     bool is_closing;
     uint64_t claims_total;
     void (*on_closed)(void *ctx);
@@ -111,6 +112,22 @@ static void on_unknown_start(void *ctx, uint64_t start)
 
 static void save_if_due(struct reporter *reporter);
 
+/* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
+static void tell_rival(struct reporter *reporter)
+{
+    const bool is_rivalled = residency_report_stats(reporter->report).is_rivalled;
+
+    if (is_rivalled == reporter->is_rival_told)
+        return;
+    reporter->is_rival_told = is_rivalled;
+    if (is_rivalled)
+        LOG(LOG_WARN, "lease_of_another", log_text("worker", reporter->config.spec->name),
+            log_text("effect", "nothing is reported of this worker while another agent, or the one "
+                               "before this, holds its lease: up to 3 s after that has ended"));
+    else
+        LOG(LOG_INFO, "lease_taken", log_text("worker", reporter->config.spec->name));
+}
+
 static void on_flush(uv_timer_t *timer)
 {
     struct reporter *reporter = timer->data;
@@ -118,6 +135,7 @@ static void on_flush(uv_timer_t *timer)
     reporter->is_flush_soon = false;
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
     save_if_due(reporter);
+    tell_rival(reporter);
     uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
 }
 

@@ -2,6 +2,7 @@
 
 #include "backends/redis/redis_url.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -112,15 +113,42 @@ static int read_user(struct slice text, struct redis_url *url, char why[REDIS_UR
     return copy(text, url->user, sizeof url->user, why);
 }
 
+static bool is_host_byte(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_';
+}
+
+static int check_name(struct slice host, char why[REDIS_URL_WHY_BYTES])
+{
+    for (size_t i = 0; i < host.len; i++) {
+        if (!is_host_byte(host.ptr[i]))
+            return refuse(why, "redis url: a host has a character that no host name has");
+    }
+    return 0;
+}
+
+static int check_ipv6(struct slice host, char why[REDIS_URL_WHY_BYTES])
+{
+    char text[INET6_ADDRSTRLEN];
+    struct in6_addr ignored;
+
+    snprintf(text, sizeof text, "%.*s", (int)(host.len < sizeof text ? host.len : sizeof text),
+             host.ptr);
+    if (host.len >= sizeof text || inet_pton(AF_INET6, text, &ignored) != 1)
+        return refuse(why, "redis url: what stands in brackets is no IPv6 address");
+    return 0;
+}
+
 static int read_host(struct slice *text, struct redis_url *url, char why[REDIS_URL_WHY_BYTES])
 {
+    const bool is_ipv6 = text->len > 0 && *text->ptr == '[';
     struct slice host;
 
-    if (text->len > 0 && *text->ptr == '[') {
+    if (is_ipv6) {
         *text = slice_skip(*text, 1);
         if (find_byte(*text, ']') == text->len)
-            return refuse(why, "redis url: the bracket of '[%.*s' is not closed", shown(*text),
-                          text->ptr);
+            return refuse(why, "redis url: the bracket is not closed");
         host = cut_at(text, ']');
     } else {
         if (has_two(*text, ':'))
@@ -131,6 +159,8 @@ static int read_host(struct slice *text, struct redis_url *url, char why[REDIS_U
     }
     if (host.len == 0)
         return refuse(why, "a redis url has no host: write redis://host:port");
+    if ((is_ipv6 ? check_ipv6(host, why) : check_name(host, why)) < 0)
+        return -EINVAL;
     return copy(host, url->host, sizeof url->host, why);
 }
 

@@ -45,18 +45,6 @@ static void mark_stale_at(struct alignment *alignment, uint64_t block)
         alignment_mark_stale(alignment, i);
 }
 
-/* The token node after node in the tree below top, no deeper than depth_max; NULL: that was all. */
-static const struct token_node *next_below(const struct token_chain *tokens,
-                                           const struct token_node *top,
-                                           const struct token_node *node, uint32_t depth_max)
-{
-    if (node->child != 0 && node->depth < depth_max)
-        return token_chain_at(tokens, node->child);
-    while (node != top && node->sibling_older == 0)
-        node = token_chain_at(tokens, node->parent);
-    return node != top ? token_chain_at(tokens, node->sibling_older) : NULL;
-}
-
 static void on_tokens_changed(void *ctx, uint64_t name, uint8_t before, uint8_t after)
 {
     struct alignment *alignment = ctx;
@@ -69,7 +57,8 @@ static void on_tokens_changed(void *ctx, uint64_t name, uint8_t before, uint8_t 
     alignment->has_news = true;
     while (node != NULL) {
         mark_stale_at(alignment, node->digest.low);
-        node = next_below(&alignment->tokens, top, node, top->depth + alignment->span_max);
+        node =
+            token_chain_next_below(&alignment->tokens, top, node, top->depth + alignment->span_max);
     }
 }
 
@@ -176,7 +165,7 @@ int alignment_init(struct alignment *alignment, struct alignment_config config)
     const size_t depth_count = (size_t)config.depth_max + 1;
     int status;
 
-    *alignment = (struct alignment){.config = config, .span_max = 1};
+    *alignment = (struct alignment){.config = config, .span_max = 1, .answer_share = 1};
     status = token_chain_init(&alignment->tokens,
                               (struct token_chain_config){.secret = config.secret,
                                                           .node_count_max = config.token_nodes_max,
@@ -251,7 +240,7 @@ static uint8_t tiers_of(const struct alignment *alignment, uint32_t index)
     const struct token_node *node = token_chain_find(&alignment->tokens, aligned->block);
     unsigned all = TOKEN_TIERS_ALL, slowest = 0;
 
-    if (!aligned->is_mapped || aligned->flips > ALIGNMENT_FLIPS_MAX)
+    if (!aligned->is_mapped || aligned->is_withheld || aligned->flips > ALIGNMENT_FLIPS_MAX)
         return 0;
     if (aligned->block == 0)
         return aligned->claimed_children > 0 ? 1 << TOKEN_TIER_HBM : 0;
@@ -270,15 +259,28 @@ static uint8_t tiers_of(const struct alignment *alignment, uint32_t index)
     return (uint8_t)(all != 0 ? all : slowest);
 }
 
-void alignment_flush(struct alignment *alignment, uint64_t now_ms)
+/* True: something was joined that may tell which of several answers another attempt's is. */
+static bool join_complete(struct alignment *alignment)
 {
+    bool is_joined = false, is_waiting = false;
     struct attempt *attempt;
     uint64_t cursor = 0;
 
-    while (alignment->has_news && (attempt = attempt_table_next(&alignment->attempts, &cursor)))
-        if (alignment_join(alignment, attempt))
+    while ((attempt = attempt_table_next(&alignment->attempts, &cursor)) != NULL) {
+        if (alignment_join(alignment, attempt)) {
             attempt_table_remove(&alignment->attempts, attempt);
-    alignment->has_news = false;
+            is_joined = true;
+        } else {
+            is_waiting |= attempt->has_record && attempt->has_anchor && attempt->is_answer;
+        }
+    }
+    return is_joined && is_waiting;
+}
+
+void alignment_flush(struct alignment *alignment, uint64_t now_ms)
+{
+    while (alignment->has_news)
+        alignment->has_news = join_complete(alignment);
     attempt_table_expire(&alignment->attempts, now_ms);
     while (alignment->stale_count > 0) {
         const uint32_t index = alignment->stale[--alignment->stale_count];

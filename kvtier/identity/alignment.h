@@ -53,7 +53,9 @@ struct aligned {
     uint8_t flips;             /* how often a newer anchor said something else */
     bool is_mapped;
     bool is_anchor;
-    bool is_stale; /* in the list of those to be looked at */
+    bool is_answer;   /* mapped to what the engine generated: no later prompt has proved it yet */
+    bool is_withheld; /* and answers are rarely kept so far: not claimed before one does */
+    bool is_stale;    /* in the list of those to be looked at */
 };
 
 struct alignment_stats {
@@ -63,6 +65,8 @@ struct alignment_stats {
     uint64_t unfit;     /* anchors that contradict their own token block; dropped */
     uint64_t flipped;   /* text blocks that a newer anchor moved to other tokens */
     uint64_t corrected; /* places that were interpolated wrongly, as a parting of prompts shows */
+    uint64_t answers_kept;   /* that the next turn's tokens went on from, as a whole */
+    uint64_t answers_parted; /* or not: they became other tokens, or were dropped */
 };
 
 struct alignment {
@@ -74,10 +78,12 @@ struct alignment {
     struct block_map by_block; /* token block's name -> first text block that ends there */
     uint32_t *stale;           /* [text_nodes_max] */
     uint32_t stale_count;
-    uint32_t span_max; /* token blocks that one text block has ever covered */
-    uint32_t *path;    /* [depth_max] text nodes of the join in progress, first to last */
-    uint32_t *blocks;  /* [depth_max + 1] its token nodes by depth */
-    bool has_news;     /* since the last flush something came that may complete an attempt */
+    uint32_t span_max;   /* token blocks that one text block has ever covered */
+    uint32_t *path;      /* [depth_max] text nodes of the join in progress, first to last */
+    uint32_t *blocks;    /* [depth_max + 1] its token nodes by depth */
+    bool has_news;       /* since the last flush something came that may complete an attempt */
+    double answer_share; /* of an answer's tokens, from its first on, that the next turn finds: the
+                          * median of what was seen, 1 at first */
     struct alignment_stats stats;
 };
 
@@ -91,9 +97,9 @@ struct alignment_record {
 };
 
 struct alignment_anchor {
-    uint64_t attempt;    /* not 0 */
-    uint64_t last_block; /* name of the last full token block, of the prompt in any case */
-    bool is_answer; /* the answer's blocks are the newest behind last_block: nobody names them */
+    uint64_t attempt;       /* not 0 */
+    uint64_t last_block;    /* name of the last full token block, of the prompt in any case */
+    bool is_answer;         /* the answer's blocks follow last_block: nobody names them */
     uint32_t token_count;   /* of the prompt; of prompt and answer for an answer's */
     uint32_t tail_tokens;   /* of these behind the text: what the template adds for the answer */
     uint32_t cached_tokens; /* the engine found in its cache; UINT32_MAX: not known */

@@ -23,11 +23,21 @@
  *      anchor wins from there on, and the blocks are said to flip;
  *   3. interpolates by bytes what is new;
  *   4. gives every block of the path the last token block that is full by its end.
+ *
+ * An answer is mapped to what the engine generated. The next turn may not find that again: its text
+ * becomes other tokens, or the template drops it. So each prompt that goes on from an answer shows
+ * which share of it was found, and of the answers to come only the median share is claimed: where
+ * all are kept that is all, where none is nothing, and at the median the error is least. The rest
+ * is claimed once such a prompt has proved it.
  */
 
 /* A text block of 256 bytes at 3 bytes a token: what two prompts may share behind the last text
  * block that they both have. */
 enum { SLACK_TOKENS = 85 };
+
+enum { ANSWER_LOOKS_MAX = 1024 }; /* token blocks looked at for one answer */
+
+static const double SHARE_STEP = 1.0 / 16;
 
 /* A join in progress. Indices of path; tokens from the start of the prompt. */
 struct join {
@@ -120,6 +130,8 @@ static void flip(struct join *join, uint32_t first, uint32_t last)
     for (uint32_t i = first; i <= last; i++) {
         struct aligned *aligned = on_path(join, i);
 
+        if (aligned->is_answer)
+            continue; /* no unrest: the engine's tokens were not what their text becomes */
         if (aligned->flips <= ALIGNMENT_FLIPS_MAX)
             aligned->flips++;
         join->alignment->stats.flipped++;
@@ -198,6 +210,25 @@ static void use_cached(const struct join *join)
     correct(join, join->known - 1, cached > slack ? cached - slack : 0, UINT32_MAX);
 }
 
+/*
+ * Whether the engine found text that we know: of what it found behind the part of the path that is
+ * mapped, some tokens are another text's. Else it was a prompt, or an answer, that nobody told us
+ * of, or not yet: the text here is shared further than we know, and its place may well be right.
+ */
+static bool has_found_known_text(const struct join *join)
+{
+    const uint32_t known_end = join->known > 0 ? on_path(join, join->known - 1)->token_end : 0;
+    const struct token_node *found = block_full_at(join, join->cached_tokens);
+
+    for (uint32_t depth = found->depth; depth > 0; depth--) {
+        if (block_at(join, depth)->token_end <= known_end)
+            return false;
+        if (block_map_find(&join->alignment->by_block, block_at(join, depth)->digest.low) != NULL)
+            return true;
+    }
+    return false;
+}
+
 /* Decides where each block of the path ends, in tokens. */
 static void settle(struct join *join)
 {
@@ -210,7 +241,7 @@ static void settle(struct join *join)
         last--;
     if (first < last)
         settle_conflicts(join, first, last - 1);
-    else
+    else if (has_found_known_text(join))
         use_cached(join);
     if (join->known == join->path_count && tip->token_end != join->text_tokens)
         join->known--; /* it was interpolated, or came to be other tokens: now it is known */
@@ -278,24 +309,148 @@ static void lay_out_blocks(struct join *join, const struct token_node *last)
     }
 }
 
-/*
- * The attempt's last full block; NULL: not there yet. No one tells the tokens of an answer, so its
- * blocks are those that were made last behind the prompt's. If that was another answer to the same
- * prompt, the next turn's anchor puts it right. The last token of an answer is never computed, so
- * that it fills no block.
- */
-static const struct token_node *find_last(const struct alignment *alignment,
-                                          const struct attempt *attempt)
-{
-    const struct token_node *node = token_chain_find(&alignment->tokens, attempt->last_block);
-    uint32_t block_tokens;
+/* ---- answers ---- */
 
-    if (node == NULL || !attempt->is_answer || node->depth == 0)
-        return node;
-    block_tokens = node->token_end / node->depth;
-    while (node != NULL && attempt->token_count > node->token_end + block_tokens)
-        node = token_chain_at(&alignment->tokens, node->child);
-    return node;
+enum belonging { NOBODYS, OURS, ANOTHERS };
+
+/* Whether text block i is on the path, or follows it. */
+static bool is_on_our_line(const struct join *join, uint32_t i)
+{
+    const struct text_chain *text = &join->alignment->text;
+
+    while (text_chain_at(text, i)->depth > join->path_count)
+        i = text_chain_at(text, i)->parent;
+    return join->alignment->path[text_chain_at(text, i)->depth - 1] == i;
+}
+
+/* Whose text became node: a text block that covers it ends in it or closely below. */
+static enum belonging belonging_of(const struct join *join, const struct token_node *node)
+{
+    const struct alignment *alignment = join->alignment;
+    const struct token_node *top = node;
+    enum belonging belonging = NOBODYS;
+
+    while (node != NULL) {
+        const uint64_t *first = block_map_find(&alignment->by_block, node->digest.low);
+
+        for (uint32_t i = first != NULL ? (uint32_t)*first : 0; i != 0;
+             i = alignment->aligned[i].next) {
+            if (is_on_our_line(join, i))
+                return OURS;
+            belonging = ANOTHERS;
+        }
+        node =
+            token_chain_next_below(&alignment->tokens, top, node, top->depth + alignment->span_max);
+    }
+    return belonging;
+}
+
+/*
+ * Where the answer ends, behind prompt_last; NULL: not there yet, or it cannot be told which it is.
+ * No one tells the tokens of an answer, but how many there are: its last full block is so deep (the
+ * last token is never computed, so that it fills no block). Of several chains as long, those that
+ * became another text's are not it; if more than one is left, the attempt waits for theirs, and
+ * where these never come the next turn's anchor says what became of the answer.
+ */
+static const struct token_node *find_answer(const struct join *join, const struct attempt *attempt,
+                                            const struct token_node *prompt_last)
+{
+    const struct token_chain *tokens = &join->alignment->tokens;
+    const uint32_t block_tokens = prompt_last->token_end / prompt_last->depth;
+    const uint32_t depth = attempt->token_count > 0 ? (attempt->token_count - 1) / block_tokens : 0;
+    const struct token_node *found = NULL, *node = prompt_last;
+
+    if (depth <= prompt_last->depth)
+        return prompt_last;
+    for (uint32_t looked_at = 0; node != NULL; looked_at++) {
+        const enum belonging belonging = node->depth == depth ? belonging_of(join, node) : ANOTHERS;
+
+        if (belonging == OURS)
+            return node;
+        if (looked_at == ANSWER_LOOKS_MAX || (belonging == NOBODYS && found != NULL))
+            return NULL;
+        if (belonging == NOBODYS)
+            found = node;
+        node = token_chain_next_below(tokens, prompt_last, node, depth);
+    }
+    return found;
+}
+
+/* A later prompt has said already what became of this answer. */
+static bool is_proved(const struct join *join, uint32_t prompt_tokens)
+{
+    const struct aligned *last = join->known > 0 ? on_path(join, join->known - 1) : NULL;
+
+    return last != NULL && join->known + 1 >= join->path_count && !last->is_answer &&
+           last->token_end >= prompt_tokens + SLACK_TOKENS;
+}
+
+/* What is new on the path became what the engine generated. Of that the next turn finds a share; a
+ * block is withheld when more than half of it lies beyond. */
+static void mark_answer(const struct join *join, uint32_t mapped, uint32_t prompt_tokens)
+{
+    const uint32_t to = join->text_tokens;
+    uint32_t from = mapped > 0 ? on_path(join, mapped - 1)->token_end : 0, begin;
+    double limit;
+
+    if (from < prompt_tokens)
+        from = prompt_tokens;
+    begin = from;
+    limit = from + (to > from ? to - from : 0) * join->alignment->answer_share;
+    for (uint32_t i = mapped; i < join->path_count; i++) {
+        struct aligned *aligned = on_path(join, i);
+
+        aligned->is_answer = true;
+        aligned->is_withheld = (begin + (double)aligned->token_end) / 2 > limit;
+        begin = aligned->token_end > begin ? aligned->token_end : begin;
+    }
+}
+
+static void clear_answers(const struct join *join)
+{
+    for (uint32_t i = 0; i < join->path_count; i++)
+        on_path(join, i)->is_answer = on_path(join, i)->is_withheld = false;
+}
+
+/* A step towards what was seen: so often up as down at the median. */
+static void learn_share(struct alignment *alignment, double seen)
+{
+    double *share = &alignment->answer_share;
+
+    if (seen > *share)
+        *share = seen < *share + SHARE_STEP ? seen : *share + SHARE_STEP;
+    else
+        *share = seen > *share - SHARE_STEP ? seen : *share - SHARE_STEP;
+    ++*(seen < 1 ? &alignment->stats.answers_parted : &alignment->stats.answers_kept);
+}
+
+/* A prompt that goes on from an answer shows how much of it is found again. */
+static void learn_from_answer(const struct join *join)
+{
+    const struct token_chain *tokens = &join->alignment->tokens;
+    uint32_t first = 0, last, from, conflict;
+    double to;
+
+    while (first < join->known && !on_path(join, first)->is_answer)
+        first++;
+    last = first;
+    while (last < join->known && on_path(join, last)->is_answer)
+        last++;
+    if (first == last || token_chain_find(tokens, on_path(join, last - 1)->block) == NULL)
+        return; /* no answer, or the engine has forgotten it */
+    from = first > 0 ? on_path(join, first - 1)->token_end : 0;
+    to = on_path(join, last - 1)->token_end;
+    for (conflict = 0; conflict < last && !is_conflict(join, conflict);)
+        conflict++;
+    if (conflict < first || to <= from)
+        return; /* something else changed, in front of it */
+    if (conflict == last) {
+        learn_share(join->alignment, 1);
+    } else {
+        const uint32_t parting = find_parting(join, conflict)->token_end;
+
+        learn_share(join->alignment, parting > from ? (parting - from) / (to - from) : 0);
+    }
 }
 
 /* That many tokens fill the blocks up to last, and not one more. */
@@ -309,26 +464,50 @@ static bool is_fitting(const struct alignment *alignment, const struct attempt *
            attempt->token_count > attempt->tail_tokens;
 }
 
+/* Everything of the attempt is there: maps its path to the chain that ends in last. */
+static void join_path(struct join *join, const struct attempt *attempt,
+                      const struct token_node *prompt_last, const struct token_node *last)
+{
+    const uint32_t mapped = join->known;
+
+    join->text_tokens = attempt->token_count - attempt->tail_tokens;
+    lay_out_blocks(join, last);
+    if (!attempt->is_answer)
+        learn_from_answer(join);
+    settle(join);
+    if (attempt->is_answer)
+        mark_answer(join, mapped, prompt_last->token_end);
+    else
+        clear_answers(join);
+    attach_path(join);
+}
+
 bool alignment_join(struct alignment *alignment, const struct attempt *attempt)
 {
-    const struct token_node *last = find_last(alignment, attempt);
+    const struct token_node *prompt_last =
+        token_chain_find(&alignment->tokens, attempt->last_block);
+    const struct token_node *last = prompt_last;
     struct join join = {.alignment = alignment, .cached_tokens = attempt->cached_tokens};
 
-    if (!attempt->has_record || !attempt->has_anchor || last == NULL)
+    if (!attempt->has_record || !attempt->has_anchor || prompt_last == NULL)
         return false;
     if (text_chain_at(&alignment->text, attempt->tip)->hash != attempt->tip_hash) {
         alignment->stats.lost++;
         return true;
     }
+    lay_out_path(&join, attempt->tip);
+    if (attempt->is_answer && prompt_last->depth > 0) {
+        if (is_proved(&join, prompt_last->token_end))
+            return true;
+        last = find_answer(&join, attempt, prompt_last);
+        if (last == NULL)
+            return false;
+    }
     if (!is_fitting(alignment, attempt, last)) {
         alignment->stats.unfit++;
         return true;
     }
-    join.text_tokens = attempt->token_count - attempt->tail_tokens;
-    lay_out_path(&join, attempt->tip);
-    lay_out_blocks(&join, last);
-    settle(&join);
-    attach_path(&join);
+    join_path(&join, attempt, prompt_last, last);
     alignment->stats.joined++;
     return true;
 }

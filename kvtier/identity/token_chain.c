@@ -467,6 +467,17 @@ const struct token_node *token_chain_at(const struct token_chain *chain, uint32_
     return index != 0 ? &chain->nodes[index] : NULL;
 }
 
+const struct token_node *token_chain_next_below(const struct token_chain *chain,
+                                                const struct token_node *top,
+                                                const struct token_node *node, uint32_t depth_max)
+{
+    if (node->child != 0 && node->depth < depth_max)
+        return token_chain_at(chain, node->child);
+    while (node != top && node->sibling_older == 0)
+        node = token_chain_at(chain, node->parent);
+    return node != top ? token_chain_at(chain, node->sibling_older) : NULL;
+}
+
 void token_chain_release(struct token_chain *chain)
 {
     free(chain->nodes);

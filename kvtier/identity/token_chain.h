@@ -131,6 +131,11 @@ const struct token_node *token_chain_find(const struct token_chain *chain, uint6
 /* A node by the index found in another; NULL for 0. */
 const struct token_node *token_chain_at(const struct token_chain *chain, uint32_t index);
 
+/* The node after node in the tree below top, no deeper than depth_max; NULL: that was all. */
+const struct token_node *token_chain_next_below(const struct token_chain *chain,
+                                                const struct token_node *top,
+                                                const struct token_node *node, uint32_t depth_max);
+
 /* Frees everything; may be called twice, and after a failed init. Reports nothing. */
 void token_chain_release(struct token_chain *chain);
 

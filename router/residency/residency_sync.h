@@ -24,6 +24,7 @@ struct residency_sync;
 enum {
     RESIDENCY_SYNC_WORKER_COUNT_MAX = 1024,
     RESIDENCY_SYNC_BELIEVED_MS = 3000, /* after the last poll that found a lease */
+    RESIDENCY_SYNC_JUDGED_MS = 1000,   /* after it: what is wrong later, nobody could take back */
     RESIDENCY_SYNC_KEPT_MS = 600000,   /* a replica whose agent is silent */
     RESIDENCY_SYNC_STALLED_MS = 2000,  /* the lease may be ahead of the changes */
     RESIDENCY_SYNC_RIVALS_MS = 5000,   /* two lives that begin sooner after each other are rivals */
@@ -198,7 +199,8 @@ struct residency_agent residency_sync_agent(const struct residency_sync *sync, u
                                             uint64_t now_ms);
 
 /* An answer of worker says how many of the tokens were cached that its claims alone had promised.
- * True: it is quarantined from now on. */
+ * While Redis does not answer, no agent is judged: what it would say does not reach us. True: it is
+ * quarantined from now on. */
 bool residency_sync_answered(struct residency_sync *sync, uint32_t worker, double claimed,
                              double cached, uint64_t now_ms);
 

@@ -91,7 +91,7 @@ bool residency_sync_answered(struct residency_sync *sync, uint32_t worker, doubl
     struct claim_trust before;
     bool is_quarantined;
 
-    if (trust == NULL)
+    if (trust == NULL || now_ms > sync->polled_ms + RESIDENCY_SYNC_JUDGED_MS)
         return false;
     before = *trust;
     is_quarantined = claim_trust_note(trust, claimed, cached, now_ms);

@@ -8,6 +8,7 @@ is held at its end to what every test may ask of it: see Router.stop().
 import pytest
 
 from peers.agent import Agent
+from peers.cluster import Cluster
 from peers.openai_api import CHAT, COMPLETIONS
 from peers.process import BIN
 from peers.redis_server import RedisServer
@@ -101,6 +102,18 @@ def start_agent(secret_file):
         return Agent(engine, redis, secret_file, *flags, **options)
 
     yield from start_all(create)
+
+
+@pytest.fixture
+def start_cluster(tmp_path):
+    """start_cluster(...): as Cluster takes it."""
+    yield from start_all(lambda **options: Cluster(tmp_path, **options))
+
+
+@pytest.fixture
+def cluster(start_cluster):
+    """Redis, three engines with their agents, two routers, all of them exact."""
+    return start_cluster()
 
 
 @pytest.fixture

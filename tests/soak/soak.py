@@ -5,6 +5,7 @@ A router under mixed load, with workers that die and options that are reloaded e
 may be asked of it at the end: nothing lost, nothing left over, nothing grown.
 
     soak.py [--seconds 480] [--clients 30] [--seed 1]
+    soak.py --map [--seconds 480] [--clients 6] [--seed 1]     with Redis, agents, two routers
 """
 
 import argparse
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 import signal  # noqa: E402
 
 from clients import Clients  # noqa: E402
+from map_soak import soak_map  # noqa: E402
 from outcome import History, judge  # noqa: E402
 from peers.process import is_sanitized, wait_until  # noqa: E402
 from peers.router import Router  # noqa: E402
@@ -229,10 +231,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=480)
-    parser.add_argument("--clients", type=int, default=30)
+    parser.add_argument("--clients", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--map", action="store_true", help="Redis, agents and routers die too")
     arguments = parser.parse_args()
-    verdict = soak(arguments.seconds, arguments.clients, arguments.seed)
+    if arguments.map:
+        verdict = soak_map(Verdict(), arguments.seconds, arguments.clients or 6, arguments.seed)
+    else:
+        verdict = soak(arguments.seconds, arguments.clients or 30, arguments.seed)
     verdict.print()
     sys.exit(1 if verdict.faults else 0)
 

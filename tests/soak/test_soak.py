@@ -66,3 +66,10 @@ def test_a_short_soak_loses_nothing():
     verdict = soak.soak(int(os.environ.get("SAMOVAR_SOAK_SECONDS", "20")), client_count=20, seed=7)
     verdict.print()
     assert not verdict.faults, verdict.faults
+
+
+def test_a_short_soak_of_the_map_promises_nothing_for_long():
+    verdict = soak.soak_map(soak.Verdict(), int(os.environ.get("SAMOVAR_SOAK_SECONDS", "20")),
+                            thread_count=4, seed=7)
+    verdict.print()
+    assert not verdict.faults, verdict.faults

@@ -114,8 +114,9 @@ class RedisServer:
 
     # --- what may happen to it ---
 
-    def start(self):
-        """Empty, whatever it held before."""
+    def start(self, *flags, is_loaded=True):
+        """Empty, whatever it held before, unless it was told to SAVE: then it holds that. flags: of
+        this start alone. is_loaded: waits until it serves, not only listens."""
         assert self.process is None or not self.process.is_running()
         argv = ["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no",
                 "--dir", self.directory.name, "--daemonize", "no", "--loglevel", "warning"]
@@ -123,12 +124,14 @@ class RedisServer:
             ["--bind", HOST, "--port", self.port]
         argv += ["--aclfile", self.users_acl] if self.users_acl else []
         argv += ["--requirepass", self.password] if self.password and not self.users_acl else []
-        self.process = Process([*argv, *self.flags])
+        self.process = Process([*argv, *self.flags, *flags])
         with self.process.killed_on_failure():
-            wait_until(self._answers, lambda: f"Redis answers: {self.process.log.text}")
+            wait_until(lambda: self.answers(is_loaded),
+                       lambda: f"Redis answers: {self.process.log.text}")
 
-    def _answers(self):
-        """Whoever has no password gets an error, which is an answer too; LOADING is none."""
+    def answers(self, is_loaded=True):
+        """Whoever has no password gets an error, which is an answer too; LOADING is one where
+        nothing else is asked."""
         assert self.process.is_running(), f"redis-server ended: {self.process.log.text}"
         try:
             client = RedisClient(self.address)
@@ -137,7 +140,7 @@ class RedisServer:
         try:
             return client.call("PING") == b"PONG"
         except RedisRefused as refusal:
-            return not str(refusal).startswith("LOADING")
+            return not is_loaded or not str(refusal).startswith("LOADING")
         finally:
             client.close()
 

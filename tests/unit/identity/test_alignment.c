@@ -145,23 +145,27 @@ Test(alignment, text_before_the_first_full_block_is_claimed_exactly_while_someth
     alignment_release(&world.alignment);
 }
 
-Test(alignment, equal_text_under_another_salt_is_not_shared)
+Test(alignment, equal_text_under_another_salt_lora_or_image_is_not_shared)
 {
-    struct world world;
-    struct request mine, theirs;
-    make_world(&world);
-    make_plain(&world, &mine, 0, 1000, 1);
-    world.salt = "tenant b";
-    make_plain(&world, &theirs, 0, 1000, 2);
+    for (unsigned what = 0; what < 3; what++) {
+        struct world world;
+        struct request mine, theirs;
+        make_world(&world);
+        make_plain(&world, &mine, 0, 1000, 1);
+        world.salt = what == 0 ? "tenant b" : "";
+        world.lora = what == 1 ? "adapter b" : "";
+        world.image = what == 2 ? 12345 : 0;
+        make_plain(&world, &theirs, 0, 1000, 2);
 
-    give_all(&world, &mine);
-    give(&world, &theirs, RECORD);
-    give(&world, &theirs, ANCHOR);
-    alignment_flush(&world.alignment, 0);
+        give_all(&world, &mine);
+        give(&world, &theirs, RECORD);
+        give(&world, &theirs, ANCHOR);
+        alignment_flush(&world.alignment, 0);
 
-    cr_assert(eq(sz, count_claimed(&world, &mine), 10));
-    cr_assert(eq(sz, count_claimed(&world, &theirs), 0));
-    alignment_release(&world.alignment);
+        cr_assert(eq(sz, count_claimed(&world, &mine), 10));
+        cr_assert(eq(sz, count_claimed(&world, &theirs), 0));
+        alignment_release(&world.alignment);
+    }
 }
 
 Test(alignment, one_prompt_sent_twice_is_claimed_once_and_does_not_flip)
@@ -308,6 +312,25 @@ Test(alignment, behind_the_end_of_a_message_prompts_part_at_once)
 
     cr_assert(lt(u32, tokens_before, 150));
     cr_assert(eq(u32, tokens_at(&world, &second, 3), 4 * 64));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, what_the_engine_found_of_a_turn_that_nobody_told_of_moves_no_place)
+{
+    struct world world;
+    struct request system, second;
+    make_world(&world);
+    make_plain(&world, &system, 4, 1000, 1);
+    make_plain(&world, &second, 4, 2000, 2);
+    give_all(&world, &system);
+    uint32_t tokens_before = tokens_at(&world, &second, 3);
+    second.anchor.cached_tokens = (uint32_t)second.id_count - BLOCK_TOKENS;
+
+    give_all(&world, &second);
+
+    cr_assert(gt(u32, tokens_before, 0));
+    cr_assert(eq(u32, tokens_at(&world, &second, 3), tokens_before));
+    cr_assert(eq(u64, world.alignment.stats.corrected, 0));
     alignment_release(&world.alignment);
 }
 
@@ -492,5 +515,228 @@ Test(alignment, claims_stay_true_under_random_requests_and_evictions)
     cr_assert(gt(u64, world.alignment.stats.joined, 1000));
     cr_assert(gt(u64, world.alignment.stats.flipped, 10));
     cr_assert(gt(u64, world.alignment.text.stats.forgotten, 100));
+    alignment_release(&world.alignment);
+}
+
+/* Two answers to one prompt, generated side by side: the second is two text blocks longer. */
+struct answers {
+    struct request prompt, first, second;
+};
+
+static void make_answers(const struct world *world, struct answers *answers)
+{
+    make_plain(world, &answers->prompt, 0, 1000, 1);
+    answers->prompt.text_count = 4;
+    answers->prompt.id_count = 4 * 64;
+    finish_request(world, &answers->prompt, 1);
+    make_plain(world, &answers->first, 4, 1000, 2);
+    make_plain(world, &answers->second, 4, 2000, 3);
+    for (uint32_t i = 0; i < 4; i++) /* both go on from this prompt's text and tokens */
+        answers->first.text[i] = answers->second.text[i] = answers->prompt.text[i];
+    memcpy(answers->first.ids, answers->prompt.ids, 4 * 64 * sizeof answers->first.ids[0]);
+    memcpy(answers->second.ids, answers->prompt.ids, 4 * 64 * sizeof answers->second.ids[0]);
+    answers->first.text_count = 8;
+    answers->first.id_count = 8 * 64;
+    for (size_t i = 0; i < 2; i++) {
+        struct request *answer = i == 0 ? &answers->first : &answers->second;
+
+        finish_request(world, answer, 2 + i);
+        answer->anchor.token_count++; /* the last token fills no block */
+        answer->anchor.last_block = answers->prompt.anchor.last_block;
+        answer->anchor.is_answer = true;
+    }
+}
+
+Test(alignment, two_answers_to_one_prompt_are_told_apart_by_their_length_in_any_order)
+{
+    for (unsigned order = 0; order < 8; order++) {
+        struct world world;
+        struct answers a;
+        struct request *earlier = order & 1 ? &a.second : &a.first;
+        struct request *later = order & 1 ? &a.first : &a.second;
+        make_world(&world);
+        make_answers(&world, &a);
+        give_all(&world, &a.prompt);
+
+        give(&world, order & 2 ? earlier : later, EVENT);
+        give(&world, order & 2 ? later : earlier, EVENT);
+        give(&world, earlier, RECORD);
+        give(&world, earlier, ANCHOR);
+        if (order & 4)
+            alignment_flush(&world.alignment, 0);
+        give(&world, later, RECORD);
+        give(&world, later, ANCHOR);
+        alignment_flush(&world.alignment, 0);
+        alignment_flush(&world.alignment, 0);
+
+        cr_assert(eq(sz, count_claimed(&world, &a.first), 8), "order %u", order);
+        cr_assert(eq(sz, count_claimed(&world, &a.second), 10), "order %u", order);
+        evict(&world, &a.second, 20, TOKEN_TIER_HBM); /* they were not taken for each other */
+        cr_assert(eq(sz, count_claimed(&world, &a.first), 8));
+        cr_assert(eq(sz, count_claimed(&world, &a.second), 5));
+        alignment_release(&world.alignment);
+    }
+}
+
+Test(alignment, an_answer_that_could_be_either_is_not_claimed_before_the_next_turn_proves_it)
+{
+    struct world world;
+    struct answers a;
+    make_world(&world);
+    make_answers(&world, &a);
+    give_all(&world, &a.prompt);
+    give(&world, &a.first, EVENT);
+    give(&world, &a.second,
+         EVENT); /* as long as it gets; it was cancelled, and nobody tells of it */
+    give(&world, &a.first, RECORD);
+    give(&world, &a.first, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+    size_t unproved = count_claimed(&world, &a.first);
+
+    struct request turn = a.first; /* the next turn's prompt begins with it all */
+    finish_request(&world, &turn, 9);
+    give_all(&world, &turn);
+
+    cr_assert(eq(sz, unproved, 4));
+    cr_assert(eq(sz, count_claimed(&world, &a.first), 8));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, one_attempts_text_on_two_engines_is_known_to_both_and_held_where_its_tokens_are)
+{
+    struct world first, second;
+    struct request request;
+    make_world(&first);
+    make_world(&second);
+    make_plain(&first, &request, 0, 1000, 1);
+
+    give(&first, &request, RECORD); /* it was refused there, and sent on */
+    give_all(&second, &request);
+    alignment_flush(&first.alignment, 10000);
+
+    cr_assert(eq(sz, count_claimed(&first, &request), 0));
+    cr_assert(eq(u64, first.alignment.attempts.expired, 1));
+    cr_assert(eq(sz, count_claimed(&second, &request), 10));
+    alignment_release(&first.alignment);
+    alignment_release(&second.alignment);
+}
+
+Test(alignment, the_same_attempt_key_again_is_one_attempt_more)
+{
+    struct world world;
+    struct request one, two;
+    make_world(&world);
+    make_plain(&world, &one, 0, 1000, 7); /* clients that number their requests from 7 on */
+    make_plain(&world, &two, 0, 3000, 7);
+
+    give_all(&world, &one);
+    give_all(&world, &two);
+
+    cr_assert(eq(u64, world.alignment.stats.joined, 2));
+    cr_assert(eq(sz, count_claimed(&world, &one), 10));
+    cr_assert(eq(sz, count_claimed(&world, &two), 10));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, parts_of_two_requests_under_one_key_join_nothing_wrong)
+{
+    struct world world;
+    struct request one, two;
+    make_world(&world);
+    make_plain(&world, &one, 0, 1000, 7);
+    make_plain(&world, &two, 0, 3000, 7);
+    two.id_count = 9 * 64 + 5; /* it is shorter: an anchor of the one contradicts the other */
+    finish_request(&world, &two, 7);
+
+    give(&world, &one, RECORD);
+    give(&world, &two, RECORD);
+    give(&world, &one, EVENT);
+    give(&world, &two, EVENT);
+    give(&world, &two, ANCHOR);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, count_claimed(&world, &one), 0));
+    cr_assert(eq(sz, count_claimed(&world, &two), 10));
+    alignment_release(&world.alignment);
+}
+
+Test(alignment, ten_times_what_there_is_room_for_stays_within_the_limits)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    const struct alignment *a = &world.alignment;
+
+    for (uint32_t round = 1; round <= 10 * 512 / 10; round++) {
+        make_plain(&world, &request, 0, 1000 * round, round);
+        give_all(&world, &request);
+        for (size_t i = 40; i-- > 0 && round % 2 == 0;)
+            token_chain_remove(&world.alignment.tokens, request.aliases[i], TOKEN_TIER_HBM, 0);
+        for (uint64_t extra = 0; extra < 3; extra++) /* parts that never meet */
+            alignment_anchor(&world.alignment,
+                             &(struct alignment_anchor){.attempt = 100000 + 3 * round + extra}, 0);
+        alignment_flush(&world.alignment, 0);
+
+        cr_assert(le(u32, a->text.node_count, 512));
+        cr_assert(le(u32, a->tokens.node_count, 4096));
+        cr_assert(le(u64, a->attempts.next - a->attempts.oldest, 16));
+        cr_assert(le(sz, block_map_count(&a->by_block), 512));
+    }
+    cr_assert(gt(u64, a->text.stats.forgotten, 4000));
+    alignment_release(&world.alignment);
+}
+
+/* A conversation's second turn under a template that drops what the first one's answer was. */
+static void make_next_turn(const struct world *world, struct request *turn,
+                           const struct answers *answers, uint64_t attempt)
+{
+    *turn = answers->second; /* the text is all there: prompt 4, answer 4, and 2 more */
+    memmove(turn->ids + 4 * 64, turn->ids + 8 * 64, 2 * 64 * sizeof turn->ids[0]);
+    turn->id_count = 6 * 64;
+    finish_request(world, turn, attempt);
+}
+
+Test(alignment, where_the_template_drops_answers_they_are_soon_not_claimed_and_none_for_long)
+{
+    struct world world;
+    size_t claimed_first = 0, claimed_last = 0;
+    make_world(&world);
+
+    for (uint32_t round = 0; round < 20; round++) {
+        struct answers a;
+        struct request turn;
+        make_answers(&world, &a);
+        /* each conversation has words of its own */
+        make_plain(&world, &a.second, 0, 5000 * (round + 1), 10 * round + 2);
+        a.prompt = a.first = a.second;
+        a.prompt.text_count = 4;
+        a.prompt.id_count = 4 * 64;
+        finish_request(&world, &a.prompt, 10 * round + 1);
+        a.first.text_count = 8;
+        a.first.id_count = 8 * 64;
+        finish_request(&world, &a.first, 10 * round + 2);
+        a.first.anchor.token_count++;
+        a.first.anchor.last_block = a.prompt.anchor.last_block;
+        a.first.anchor.is_answer = true;
+        give_all(&world, &a.prompt);
+        give_all(&world, &a.first);
+        claimed_last = count_claimed(&world, &a.first);
+        if (round == 0)
+            claimed_first = claimed_last;
+        make_next_turn(&world, &turn, &a, 10 * round + 3);
+        give_all(&world, &turn);
+
+        /* What was claimed too much is corrected by the first turn that shows it. */
+        uint32_t tokens = 0;
+        for (size_t i = 0; i < count_claimed(&world, &turn); i++)
+            tokens = tokens_at(&world, &turn, i);
+        cr_assert(le(u32, tokens, 6 * 64));
+        cr_assert(le(u32, tokens_at(&world, &turn, 7), 6 * 64));
+    }
+
+    cr_assert(eq(sz, claimed_first, 8));
+    cr_assert(eq(sz, claimed_last, 4));
+    cr_assert(lt(dbl, world.alignment.answer_share, 0.01));
+    cr_assert(eq(u64, world.alignment.stats.flipped, 0));
     alignment_release(&world.alignment);
 }

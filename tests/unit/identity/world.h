@@ -29,6 +29,8 @@ struct world {
     struct alignment alignment;
     uint8_t secret[DIGEST_SECRET_BYTES];
     const char *salt;
+    const char *lora;
+    uint64_t image; /* of every block; 0: none */
 };
 
 /* One request: what the router and the engine make of its words. */
@@ -56,7 +58,8 @@ static inline struct alignment_config config_of(const struct world *world)
 
 static inline void make_world(struct world *world)
 {
-    world->salt = "";
+    world->salt = world->lora = "";
+    world->image = 0;
     digest_secret_derive(world->secret, "alignment", 9);
     cr_assert(eq(int, alignment_init(&world->alignment, config_of(world)), 0));
 }
@@ -65,7 +68,10 @@ static inline void make_world(struct world *world)
 static inline void make_request(const struct world *world, struct request *request,
                                 const uint32_t *words, size_t word_count)
 {
-    uint64_t hash = digest_64(world->secret, DIGEST_ROOT, world->salt, strlen(world->salt));
+    const uint64_t roots[] = {
+        digest_64(world->secret, DIGEST_ROOT, world->salt, strlen(world->salt)),
+        digest_64(world->secret, DIGEST_ROOT, world->lora, strlen(world->lora)), world->image};
+    uint64_t hash = digest_64(world->secret, DIGEST_ROOT, roots, sizeof roots);
 
     *request = (struct request){.text_count = word_count / TEXT_WORDS};
     for (size_t i = 0; i < request->text_count; i++) {
@@ -86,13 +92,13 @@ static inline void finish_request(const struct world *world, struct request *req
                                   uint64_t attempt)
 {
     const size_t block_count = request->id_count / BLOCK_TOKENS;
-    struct digest_128 root =
-        token_name_root(world->secret, NULL, 0, world->salt, strlen(world->salt));
+    struct digest_128 root = token_name_root(world->secret, world->lora, strlen(world->lora),
+                                             world->salt, strlen(world->salt));
     struct digest_128 block = root;
 
     for (size_t i = 0; i < block_count; i++) {
-        block =
-            token_name_next(world->secret, block, request->ids + i * BLOCK_TOKENS, BLOCK_TOKENS, 0);
+        block = token_name_next(world->secret, block, request->ids + i * BLOCK_TOKENS, BLOCK_TOKENS,
+                                world->image);
         request->aliases[i] = block.high | 1;
     }
     request->store = (struct token_store){.root = root,

@@ -393,6 +393,19 @@ Test(residency_sync, who_keeps_promising_what_is_missing_is_quarantined_and_come
     map_world_release(&world);
 }
 
+Test(residency_sync, nobody_is_judged_by_what_he_cannot_take_back_while_redis_is_away)
+{
+    struct map_world world = exact_world();
+
+    world.now_ms += RESIDENCY_SYNC_JUDGED_MS + 1;
+    for (int i = 0; i < 100; i++)
+        cr_assert(not(residency_sync_answered(world.sync, MAP_WORKER, 1000, 0, world.now_ms)));
+
+    cr_assert(map_agent(&world).is_believed);
+    cr_assert(eq(u64, residency_sync_stats(world.sync).claimed_tokens_total, 0));
+    map_world_release(&world);
+}
+
 Test(residency_sync, what_the_index_has_no_room_for_is_counted_and_the_rest_is_used)
 {
     struct map_world world = map_world();

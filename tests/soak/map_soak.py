@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The mixed load of conversations over a shared map, while Redis, agents, engines and routers are
+killed, stopped and come back by chance, one at a time. In the end nothing failed that may not,
+nothing is left over, and no promise outlives the trouble.
+"""
+
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+
+from outcome import HALF_ANSWERED
+from peers.cluster import Cluster, Load
+from peers.process import wait_until
+
+WELL_S = 20  # within which all is exact again, whatever was the last that happened
+
+
+class MapTrouble:
+    """Runs in a thread of its own; everybody is well again when it has stopped."""
+
+    def __init__(self, cluster, seed):
+        self.cluster = cluster
+        self.counts = Counter()
+        self.crashes = []  # of this thread: a fault of this program, or of a start
+        self.dead_routers = set()
+        self._random = random.Random(f"{seed}/map")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self):
+        acts = [self._kill_redis, self._freeze_redis, self._empty_redis, self._kill_agent,
+                self._freeze_agent, self._kill_engine, self._kill_router]
+        while not self._stop.wait(self._random.uniform(0.3, 1.5)):
+            act = self._random.choice(acts)
+            self.counts[act.__name__.strip("_")] += 1
+            try:
+                act()
+            except Exception as failure:  # told at the end
+                self.crashes.append(f"{act.__name__}: {type(failure).__name__}: {failure}")
+                return
+
+    def _pause(self):
+        """Short of a lease, or beyond it."""
+        time.sleep(self._random.choice([0.1, 1, 4]))
+
+    def _kill_redis(self):
+        self.cluster.redis.kill()
+        self._pause()
+        self.cluster.redis.start()
+
+    def _freeze_redis(self):
+        self.cluster.redis.pause()
+        self._pause()
+        self.cluster.redis.resume()
+
+    def _empty_redis(self):
+        self.cluster.redis.call("FLUSHALL")
+
+    def _kill_agent(self):
+        number = self._random.randrange(len(self.cluster.agents))
+        self.cluster.agents[number].kill()
+        self._pause()
+        self.cluster.restart_agent(number)
+
+    def _freeze_agent(self):
+        agent = self._random.choice(self.cluster.agents)
+        agent.signal(signal.SIGSTOP)
+        self._pause()
+        agent.signal(signal.SIGCONT)
+
+    def _kill_engine(self):
+        """And waits until it serves: a request may die with one engine, not with two."""
+        self.cluster.restart_engine(self._random.randrange(len(self.cluster.engines)))
+        for router in self.cluster.routers:
+            router.wait_states("up", len(self.cluster.engines))
+
+    def _kill_router(self):
+        """Its clients lose what it had, and ask another one."""
+        number = self._random.randrange(len(self.cluster.routers))
+        old = self.cluster.routers[number]
+        self.dead_routers.add(old)
+        old.kill()
+        new = self.cluster.new_router()
+        new.wait_states("up", len(self.cluster.engines))
+        self.cluster.routers[number] = new
+
+
+def judge_turns(verdict, turns, trouble):
+    """What was not answered, and whether that may be."""
+    wrong, excused = [], Counter()
+    for turn in turns:
+        if turn.status == 200:
+            continue
+        if turn.router in trouble.dead_routers:
+            excused["its router was killed"] += 1
+        elif HALF_ANSWERED in turn.text:
+            excused["its engine was killed in the midst of the answer"] += 1
+        else:
+            wrong.append(f"{turn.status} {turn.text} {turn.line}")
+    well = [turn for turn in turns if turn.status == 200]
+    rungs = Counter(turn.line["rung"] for turn in well)
+    promised = sum(turn.line["predicted_cached_tokens"] for turn in well)
+    found = sum(turn.line.get("cached_tokens", 0) for turn in well)
+    prompts = sum(turn.line.get("prompt_tokens", 0) for turn in well)
+    error = sum(abs(turn.line["predicted_cached_tokens"] - turn.line.get("cached_tokens", 0))
+                for turn in well)
+    verdict.add("turns", len(turns), len(well) > 0)
+    verdict.add("by rung", dict(rungs), rungs["exact"] > 0)
+    verdict.add("cached, of prompt tokens", f"predicted {promised / prompts:.3f}, "
+                f"found {found / prompts:.3f}, mean error {100 * error / prompts:.2f} %")
+    for why, count in sorted(excused.items()):
+        verdict.add(f"  lost: {why}", count)
+    verdict.add("lost otherwise", wrong[:3] or 0, not wrong)
+
+
+def judge_end(verdict, cluster, trouble):
+    """Everybody is well; then there is no excuse for a phantom."""
+    verdict.add("troubles", dict(trouble.counts))
+    verdict.add("trouble that failed itself", trouble.crashes or 0, not trouble.crashes)
+    try:
+        for router in cluster.routers:
+            router.wait_states("up", len(cluster.engines))
+        exact_s = cluster.wait_exact(WELL_S)
+        verdict.add("exact again", f"{exact_s:.1f} s after the last trouble")
+        cluster.check_truth()
+        verdict.add("lasting phantoms", 0)
+    except AssertionError as failure:
+        verdict.add("exact again, without phantoms", str(failure)[:1500], False)
+    for router in cluster.routers:
+        wait_until(lambda router=router: not router.in_flight(), "nothing is in flight")
+    processes = cluster.routers + cluster.agents
+    garbage = [line for process in processes for line in process.log.find_garbage()]
+    verdict.add("lines that are no JSON", garbage[:3] or 0, not garbage)
+    dropped = sum(value for process in processes for name, value in process.metrics().items()
+                  if name.endswith("log_lines_dropped_total"))
+    verdict.add("log lines dropped", int(dropped), not dropped)
+    verdict.add("memory, MiB", " ".join(f"{process.rss_kib() / 1024:.1f}" for process in processes))
+
+
+def soak_map(verdict, seconds, thread_count, seed):
+    """Runs it, and adds to the verdict."""
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(folder)
+        try:
+            trouble = MapTrouble(cluster, seed)
+            load = Load(cluster, thread_count)
+            trouble.start()
+            time.sleep(seconds)
+            trouble.stop()
+            load.stop()
+            verdict.add("duration", f"{seconds} s, {thread_count} clients, seed {seed}, a map")
+            judge_turns(verdict, load.turns, trouble)
+            judge_end(verdict, cluster, trouble)
+            cluster.stop()
+        finally:
+            cluster.kill()
+    return verdict
