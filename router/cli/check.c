@@ -132,10 +132,10 @@ static int print_text(const struct check_findings *findings)
 /* What the configuration is worth, once all that was to be printed is. */
 static int judge(const struct check_findings *findings, bool is_strict)
 {
-    if (findings->set->flag_error_count > 0)
-        return EXIT_CODE_USAGE;
-    if (findings->set->config_error_count > 0)
-        return EXIT_CODE_CONFIG;
+    int code = option_set_exit_code(findings->set);
+
+    if (code != EXIT_CODE_OK)
+        return code;
     return is_strict && findings->doubt_count > 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
 }
 
