@@ -10,6 +10,7 @@
 
 #include "backends/redis/residency_wire.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/metric.h"
 #include "hashing/fingerprint.h"
 #include "hashing/stream_identity.h"
 #include "kvtier/metrics.h"
@@ -186,7 +187,7 @@ static int answer_metrics(void *ctx, struct admin_answer *answer)
 {
     const struct agent_app *app = ctx;
 
-    answer->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    answer->content_type = METRIC_CONTENT_TYPE;
     return agent_metrics_write(&answer->body, &(struct agent_metrics_sources){
                                                   .reporters = app->reporters,
                                                   .reporter_count = app->worker_count,
