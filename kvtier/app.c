@@ -11,8 +11,8 @@
 #include "backends/redis/residency_wire.h"
 #include "backends/runtime/log.h"
 #include "backends/runtime/metric.h"
+#include "backends/secret_file.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "kvtier/metrics.h"
 #include "kvtier/state_file.h"
 
@@ -241,38 +241,21 @@ static int fail(int code, const char *why)
     return code;
 }
 
-/* The first line of the file that an option names; empty where it names none. */
-static int read_line(struct private_file *file, const char *option, const char *path,
-                     char why[PRIVATE_FILE_WHY_BYTES])
-{
-    int status;
-
-    if (path[0] == '\0')
-        return 0;
-    status = private_file_read(file, option, path, why);
-    return status < 0 ? status : private_file_first_line(file, option, path, why);
-}
-
 static int read_secrets(struct agent_app *app)
 {
     const struct agent_options *options = app->options;
-    const struct block_chain_config cut = {app->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN};
     char why[PRIVATE_FILE_WHY_BYTES];
-    struct private_file file;
-    int status = private_file_read(&file, "secret-file", options->secret_file, why);
+    int status = secret_file_read(app->secret, options->secret_file, why);
 
-    if (status == 0) {
-        digest_secret_derive(app->secret, file.bytes, file.len);
-        app->fingerprint = fingerprint(cut, STREAM_VERSION);
-    }
-    private_file_release(&file);
     if (status == 0)
-        status =
-            read_line(&app->password, "redis-password-file", options->redis_password_file, why);
+        status = private_file_read_line(&app->password, "redis-password-file",
+                                        options->redis_password_file, why);
     if (status == 0)
-        status = read_line(&app->api_key, "engine-api-key-file", options->engine_api_key_file, why);
+        status = private_file_read_line(&app->api_key, "engine-api-key-file",
+                                        options->engine_api_key_file, why);
     if (status == 0 && app->api_key.len > 0)
         snprintf(app->authorization, sizeof app->authorization, "Bearer %s", app->api_key.bytes);
+    app->fingerprint = fingerprint_of_secret(app->secret);
     return status < 0 ? fail(EXIT_CODE_CONFIG, why) : EXIT_CODE_OK;
 }
 

@@ -16,11 +16,10 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
-#include "backends/runtime/private_file.h"
 #include "backends/runtime/random.h"
+#include "backends/secret_file.h"
 #include "hashing/digest.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
 #include "router/client_conn.h"
@@ -332,15 +331,12 @@ static void fill_random(void *bytes, size_t len)
 /* The secret of a file, which others have too. */
 static int read_secret(struct relay *relay, const char *path)
 {
-    struct private_file file;
     char why[PRIVATE_FILE_WHY_BYTES];
 
-    if (private_file_read(&file, "secret-file", path, why) < 0) {
+    if (secret_file_read(relay->secret, path, why) < 0) {
         fprintf(stderr, "samovar-router: %s\n", why);
         return EXIT_CODE_CONFIG;
     }
-    digest_secret_derive(relay->secret, file.bytes, file.len);
-    private_file_release(&file);
     return EXIT_CODE_OK;
 }
 
@@ -520,9 +516,7 @@ int app_init(struct app *app, struct config *config)
     app->drain_ms = options->drain_ms;
     relay_init(&app->relay, &app->io, relay_config_of(options), on_expired);
     code = make_secret(&app->relay, options, &seed);
-    app->relay.fingerprint = fingerprint(
-        (struct block_chain_config){app->relay.secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
-        STREAM_VERSION);
+    app->relay.fingerprint = fingerprint_of_secret(app->relay.secret);
     app->relay.id_state = seed;
     make_knowledge(app, options, seed);
     start_handles(app);

@@ -7,10 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backends/runtime/private_file.h"
-#include "hashing/digest.h"
+#include "backends/secret_file.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "router/cli/command.h"
 #include "router/cli/doctor_parts.h"
 #include "router/worker_key.h"
@@ -155,21 +153,16 @@ static int make_fingerprint(struct doctor *doctor)
     const char *path = doctor->options->secret_file;
     uint8_t secret[DIGEST_SECRET_BYTES];
     char why[PRIVATE_FILE_WHY_BYTES];
-    struct private_file file;
     int status;
 
     if (path[0] == '\0')
         return 0;
-    status = private_file_read(&file, "secret-file", path, why);
+    status = secret_file_read(secret, path, why);
     if (status < 0) {
         doctor_say(doctor, DOCTOR_BAD, "%s", why);
         return status;
     }
-    digest_secret_derive(secret, file.bytes, file.len);
-    private_file_release(&file);
-    doctor->fingerprint =
-        fingerprint((struct block_chain_config){secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
-                    STREAM_VERSION);
+    doctor->fingerprint = fingerprint_of_secret(secret);
     explicit_bzero(secret, sizeof secret);
     return 0;
 }
