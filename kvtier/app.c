@@ -41,12 +41,6 @@ static_assert((int)ENGINE_WORKER_COUNT_MAX <= (int)NOTE_FEED_STREAM_COUNT_MAX,
 
 /* ---- stopping ---- */
 
-static void close_handle(uv_handle_t *handle)
-{
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
-}
-
 static void on_reporter_closed(void *ctx)
 {
     struct agent_app *app = ctx;
@@ -73,11 +67,11 @@ static void stop(struct agent_app *app)
     admin_server_close(&app->admin);
     note_feed_close(&app->notes);
     engine_probes_close(&app->probes);
-    close_handle((uv_handle_t *)&app->registration);
+    io_close((uv_handle_t *)&app->registration);
     close_reporters(app);
     for (size_t i = 0; i < array_count(app->signals); i++)
-        close_handle((uv_handle_t *)&app->signals[i]);
-    close_handle((uv_handle_t *)&app->turn_end);
+        io_close((uv_handle_t *)&app->signals[i]);
+    io_close((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
 }
 
@@ -285,22 +279,13 @@ static void read_places(struct agent_app *app)
         app->names[i] = app->specs[i].name;
 }
 
-static void start_signal(struct agent_app *app, uv_signal_t *signal, uv_signal_cb callback,
-                         int number)
-{
-    int status = uv_signal_init(&app->io.loop, signal);
-
-    signal->data = app;
-    if (status == 0)
-        status = uv_signal_start(signal, callback, number);
-    assert(status == 0);
-}
-
 static void start_handles(struct agent_app *app)
 {
-    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
-    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
-    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
+    io_signal_start(&app->io, &app->signals[0], SIGTERM, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[1], SIGINT, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[2], SIGHUP, on_hangup);
+    for (size_t i = 0; i < array_count(app->signals); i++)
+        app->signals[i].data = app;
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
     uv_prepare_init(&app->io.loop, &app->turn_end);
     app->turn_end.data = app;
