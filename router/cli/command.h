@@ -22,10 +22,6 @@ command_fn command_man;
 command_fn command_show;
 command_fn command_version;
 
-/* Names of the policies for router_option_table_init(), NULL-terminated. */
-enum { COMMAND_POLICY_COUNT_MAX = 16 };
-void command_policy_names(const char *names[COMMAND_POLICY_COUNT_MAX]);
-
 /* Writes all of text to standard output. An exit code. */
 int command_print(const struct buf *text);
 
