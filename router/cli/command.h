@@ -2,7 +2,7 @@
 
 /*
  * command: one subcommand of `samovar`. Each has a file of its own and one row in main.c; they
- * share nothing but this. Each returns an exit code of options.h.
+ * share this, and router_words where they read what the router reads. Each returns an exit_code.
  */
 #ifndef ROUTER_CLI_COMMAND_H
 #define ROUTER_CLI_COMMAND_H
