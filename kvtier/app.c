@@ -3,6 +3,7 @@
 #include "kvtier/app.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,11 +135,13 @@ static void on_map_away(void *ctx, int error, const char *why)
 {
     struct agent_app *app = ctx;
 
+    (void)error; /* why says it in words */
     app->is_map_ready = false;
     if (app->is_away_logged || app->is_stopping)
         return;
     app->is_away_logged = true;
-    LOG(LOG_WARN, "redis_away", log_text("error", strerror(-error)), log_text("why", why));
+    LOG(LOG_WARN, "redis_away", log_text("redis", app->options->redis), log_text("why", why),
+        log_text("effect", "what engines hold is reported when it is back"));
 }
 
 static struct redis_link_config link_config(const struct agent_app *app, const char *name)
@@ -279,6 +282,17 @@ static void read_places(struct agent_app *app)
         app->names[i] = app->specs[i].name;
 }
 
+/* The fingerprint is what routers' must be too. */
+static void log_start(const struct agent_app *app)
+{
+    char text[sizeof "0123456789abcdef"];
+
+    snprintf(text, sizeof text, "%016" PRIx64, app->fingerprint);
+    LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
+        log_u64("workers", app->worker_count), log_text("redis", app->options->redis),
+        log_text("fingerprint", text));
+}
+
 static void start_handles(struct agent_app *app)
 {
     io_signal_start(&app->io, &app->signals[0], SIGTERM, on_stop_signal);
@@ -362,8 +376,7 @@ int agent_app_init(struct agent_app *app, const struct agent_options *options)
         code = check_state_directory(app);
     if (code != EXIT_CODE_OK)
         return code;
-    LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
-        log_u64("workers", app->worker_count));
+    log_start(app);
     agent_options_log_doubts(options);
     code = start_reporters(app);
     if (code != EXIT_CODE_OK)

@@ -352,6 +352,7 @@ static void log_start(const struct relay *relay, const struct router_options *op
     snprintf(text, sizeof text, "%016" PRIx64, relay->fingerprint);
     LOG(LOG_INFO, "start", log_text("version", SAMOVAR_VERSION),
         log_text("policy", options->policy), log_u64("workers", options->worker_urls.count),
+        log_text(options->redis[0] != '\0' ? "redis" : NULL, options->redis),
         log_text("fingerprint", text));
 }
 

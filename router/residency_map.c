@@ -174,7 +174,9 @@ static void on_reach(void *ctx, bool is_reached, const char *why)
     if (is_reached)
         LOG(LOG_INFO, "map_reached");
     else /* each time that it is lost, not each time that it is sought in vain */
-        LOG(map->is_away_told ? LOG_DEBUG : LOG_WARN, "map_away", log_text("why", why));
+        LOG(map->is_away_told ? LOG_DEBUG : LOG_WARN, "map_away", log_text("why", why),
+            log_text("effect",
+                     "what agents said is believed for 3 s more, and then it is a guess"));
     map->is_away_told = !is_reached;
 }
 

@@ -37,7 +37,7 @@ enum { SLACK_TOKENS = 85 };
 
 enum { ANSWER_LOOKS_MAX = 1024 }; /* token blocks looked at for one answer */
 
-static const double SHARE_STEP = 1.0 / 16;
+static const double SHARE_STEP_MIN = 1.0 / 16; /* large at first, when nothing is known yet */
 
 /* A join in progress. Indices of path; tokens from the start of the prompt. */
 struct join {
@@ -415,12 +415,15 @@ static void clear_answers(const struct join *join)
 /* A step towards what was seen: so often up as down at the median. */
 static void learn_share(struct alignment *alignment, double seen)
 {
+    const uint64_t count = alignment->stats.answers_kept + alignment->stats.answers_parted;
+    const double step = 1.0 / (double)(count + 2);
+    const double step_max = step > SHARE_STEP_MIN ? step : SHARE_STEP_MIN;
     double *share = &alignment->answer_share;
 
     if (seen > *share)
-        *share = seen < *share + SHARE_STEP ? seen : *share + SHARE_STEP;
+        *share = seen < *share + step_max ? seen : *share + step_max;
     else
-        *share = seen > *share - SHARE_STEP ? seen : *share - SHARE_STEP;
+        *share = seen > *share - step_max ? seen : *share - step_max;
     ++*(seen < 1 ? &alignment->stats.answers_parted : &alignment->stats.answers_kept);
 }
 
