@@ -7,6 +7,7 @@
 
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
+#include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
 
 #define OPTION_GROUP_ENGINE  "Engines"
@@ -154,12 +155,6 @@ static void doubt(const char *option, const char *why, const char *advice)
         log_text("advice", advice));
 }
 
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
-           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
-}
-
 /* A router on another machine would send its requests to itself. */
 static bool is_any_unreachable(const struct agent_options *options)
 {
@@ -170,18 +165,18 @@ static bool is_any_unreachable(const struct agent_options *options)
     struct redis_url redis;
 
     if (redis_url_parse(slice_of_string(options->redis), &redis, ignored) < 0 ||
-        redis.host[0] == '\0' || is_loopback(redis.host))
+        redis.host[0] == '\0' || tcp_is_loopback(redis.host))
         return false; /* all of it runs on one machine */
     for (size_t i = 0; i < list->count; i++)
         if (worker_url_parse(slice_of_string(list->items[i]), &url, ignored) == 0 &&
-            is_loopback(url.host))
+            tcp_is_loopback(url.host))
             return true;
     return false;
 }
 
 void agent_options_log_doubts(const struct agent_options *options)
 {
-    if (!is_loopback(options->admin_host))
+    if (!tcp_is_loopback(options->admin_host))
         doubt("admin-host", "whoever reaches this address reads the metrics: it has no password",
               "use 127.0.0.1, or an address that only the operators reach");
     if (is_any_unreachable(options))
