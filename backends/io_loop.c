@@ -63,8 +63,7 @@ int io_loop_init(struct io_loop *io)
 
 void io_loop_stop_tick(struct io_loop *io)
 {
-    if (!uv_is_closing((uv_handle_t *)&io->tick))
-        uv_close((uv_handle_t *)&io->tick, NULL);
+    io_close((uv_handle_t *)&io->tick);
 }
 
 void io_loop_release(struct io_loop *io)
@@ -72,6 +71,21 @@ void io_loop_release(struct io_loop *io)
     int status = uv_loop_close(&io->loop);
 
     assert(status == 0);
+}
+
+void io_signal_start(struct io_loop *io, uv_signal_t *signal, int number, uv_signal_cb on_signal)
+{
+    int status = uv_signal_init(&io->loop, signal);
+
+    if (status == 0)
+        status = uv_signal_start(signal, on_signal, number);
+    assert(status == 0);
+}
+
+void io_close(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
 }
 
 void io_deadlines_init(struct io_deadlines *deadlines, struct io_loop *io, uint64_t duration_ms,

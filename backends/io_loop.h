@@ -64,6 +64,12 @@ static inline uint64_t io_loop_now_ms(const struct io_loop *io)
     return uv_now(&io->loop);
 }
 
+/* Watches for a signal; signal->data is the caller's. At boot: a system that refuses ends it. */
+void io_signal_start(struct io_loop *io, uv_signal_t *signal, int number, uv_signal_cb on_signal);
+
+/* Closes a handle whose memory outlives the loop, if nobody has yet. */
+void io_close(uv_handle_t *handle);
+
 /* Registers waits of duration_ms (0: they never expire). Borrowed until io_loop_release(). */
 void io_deadlines_init(struct io_deadlines *deadlines, struct io_loop *io, uint64_t duration_ms,
                        io_expired_fn *on_expired);

@@ -77,3 +77,9 @@ int tcp_listen(uv_tcp_t *tcp, uv_loop_t *loop, struct tcp_listen_config config,
     log_address(tcp, config.event);
     return 0;
 }
+
+bool tcp_is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
+           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
+}

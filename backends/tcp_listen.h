@@ -4,6 +4,7 @@
 #ifndef BACKENDS_TCP_LISTEN_H
 #define BACKENDS_TCP_LISTEN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -24,5 +25,8 @@ enum { TCP_LISTEN_WHY_BYTES = 256 };
  */
 MUST_CHECK int tcp_listen(uv_tcp_t *tcp, uv_loop_t *loop, struct tcp_listen_config config,
                           uv_connection_cb on_connection, char why[TCP_LISTEN_WHY_BYTES]);
+
+/* Whether host, as it is written, is of this machine alone. */
+bool tcp_is_loopback(const char *host);
 
 #endif

@@ -46,13 +46,6 @@ static int shown(struct slice text)
     return (int)(text.len < SHOWN_BYTES_MAX ? text.len : SHOWN_BYTES_MAX);
 }
 
-static size_t find_byte(struct slice text, char byte)
-{
-    const char *found = text.len > 0 ? memchr(text.ptr, byte, text.len) : NULL;
-
-    return found != NULL ? (size_t)(found - text.ptr) : text.len;
-}
-
 static int cut_scheme(struct slice *text, struct worker_url *url, char why[WORKER_URL_WHY_BYTES])
 {
     const struct slice whole = *text;
@@ -61,7 +54,7 @@ static int cut_scheme(struct slice *text, struct worker_url *url, char why[WORKE
 
     if (whole.len == 0)
         return refuse(why, "a worker url is empty: write http://host:port");
-    if (find_byte(whole, '@') < whole.len) /* before any sentence that quotes the url */
+    if (slice_find(whole, '@') < whole.len) /* before any sentence that quotes the url */
         return refuse(why, "a worker url holds a user name or password: write http://host:port");
     if (mark == NULL)
         return refuse(why, "worker url '%.*s' has no scheme: write http://%.*s", shown(whole),
@@ -81,7 +74,7 @@ static int cut_scheme(struct slice *text, struct worker_url *url, char why[WORKE
 /* "#dp=N" behind the authority. Anything else behind a '#' is left for cut_path() to refuse. */
 static int cut_ranks(struct slice *text, struct worker_url *url, char why[WORKER_URL_WHY_BYTES])
 {
-    size_t len = find_byte(*text, '#');
+    size_t len = slice_find(*text, '#');
     struct slice ranks = slice_skip(*text, len);
     uint32_t count = 0;
 
@@ -123,14 +116,14 @@ static int split_authority(struct slice authority, struct parts *parts,
 
     *parts = (struct parts){.is_ipv6 = authority.len > 0 && *authority.ptr == '['};
     if (parts->is_ipv6) {
-        host_len = find_byte(authority, ']');
+        host_len = slice_find(authority, ']');
         if (host_len == authority.len)
             return refuse(why, "worker url '%.*s': the bracket is not closed", shown(authority),
                           authority.ptr);
         parts->host = slice_of(authority.ptr + 1, host_len - 1);
         authority = slice_skip(authority, host_len + 1);
     } else {
-        host_len = find_byte(authority, ':');
+        host_len = slice_find(authority, ':');
         parts->host = slice_of(authority.ptr, host_len);
         authority = slice_skip(authority, host_len);
     }
@@ -140,7 +133,7 @@ static int split_authority(struct slice authority, struct parts *parts,
         return refuse(why, "worker url '%.*s': a port must follow the host", shown(parts->host),
                       parts->host.ptr);
     parts->port = slice_skip(authority, 1);
-    if (find_byte(parts->port, ':') < parts->port.len)
+    if (slice_find(parts->port, ':') < parts->port.len)
         return refuse(why, "a worker url has more than one ':': write IPv6 as http://[::1]:8000");
     return 0;
 }
@@ -226,6 +219,13 @@ int worker_url_parse(struct slice text, struct worker_url *url, char why[WORKER_
     if (status == 0)
         write_parts(&parts, port, url);
     return status;
+}
+
+int worker_url_check(struct slice text, char why[WORKER_URL_WHY_BYTES])
+{
+    struct worker_url url;
+
+    return worker_url_parse(text, &url, why);
 }
 
 int worker_url_resolve(const struct worker_url *url, struct sockaddr_storage *address,

@@ -12,10 +12,11 @@
 #include <sys/socket.h>
 
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/option.h"
 #include "backends/runtime/slice.h"
 #include "backends/worker.h"
 
-enum { WORKER_URL_WHY_BYTES = 192, WORKER_RANK_COUNT_MAX = 64 };
+enum { WORKER_URL_WHY_BYTES = OPTION_WHY_BYTES, WORKER_RANK_COUNT_MAX = 64 };
 
 struct worker_url {
     bool is_dns;         /* dns://: a worker behind each address of the name, as they come and go */
@@ -30,6 +31,9 @@ struct worker_url {
  * why that says what to write instead. */
 MUST_CHECK int worker_url_parse(struct slice text, struct worker_url *url,
                                 char why[WORKER_URL_WHY_BYTES]);
+
+/* The same for whom it is enough that it is one: the check of an option. */
+MUST_CHECK int worker_url_check(struct slice text, char why[WORKER_URL_WHY_BYTES]);
 
 /* An IPv4 address where there is one: engines mostly listen on 0.0.0.0, which "localhost" as ::1
  * would miss. -EINVAL with a sentence in why. */

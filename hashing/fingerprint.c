@@ -2,7 +2,7 @@
 
 #include "hashing/fingerprint.h"
 
-#include "hashing/digest.h"
+#include "hashing/stream_identity.h"
 
 /*
  * DESIGN
@@ -26,4 +26,11 @@ uint64_t fingerprint(struct block_chain_config config, uint32_t stream_version)
     digest_field_u64(&digest, TAG_BLOCK_BYTES, config.block_bytes);
     digest_field_u64(&digest, TAG_CUT_BYTES_MIN, config.cut_bytes_min);
     return digest_end(&digest);
+}
+
+uint64_t fingerprint_of_secret(const uint8_t secret[DIGEST_SECRET_BYTES])
+{
+    return fingerprint(
+        (struct block_chain_config){secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
+        STREAM_VERSION);
 }

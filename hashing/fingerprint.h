@@ -11,8 +11,12 @@
 #include <stdint.h>
 
 #include "hashing/block_chain.h"
+#include "hashing/digest.h"
 
 /* stream_version is that of the canonical stream (STREAM_VERSION). Never 0. */
 uint64_t fingerprint(struct block_chain_config config, uint32_t stream_version);
+
+/* The same for the stream as this version of routers and agents has it (stream_identity). */
+uint64_t fingerprint_of_secret(const uint8_t secret[DIGEST_SECRET_BYTES]);
 
 #endif

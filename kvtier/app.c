@@ -11,8 +11,9 @@
 
 #include "backends/redis/residency_wire.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/metric.h"
+#include "backends/secret_file.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "kvtier/metrics.h"
 #include "kvtier/state_file.h"
 
@@ -41,12 +42,6 @@ static_assert((int)ENGINE_WORKER_COUNT_MAX <= (int)NOTE_FEED_STREAM_COUNT_MAX,
 
 /* ---- stopping ---- */
 
-static void close_handle(uv_handle_t *handle)
-{
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
-}
-
 static void on_reporter_closed(void *ctx)
 {
     struct agent_app *app = ctx;
@@ -73,11 +68,11 @@ static void stop(struct agent_app *app)
     admin_server_close(&app->admin);
     note_feed_close(&app->notes);
     engine_probes_close(&app->probes);
-    close_handle((uv_handle_t *)&app->registration);
+    io_close((uv_handle_t *)&app->registration);
     close_reporters(app);
     for (size_t i = 0; i < array_count(app->signals); i++)
-        close_handle((uv_handle_t *)&app->signals[i]);
-    close_handle((uv_handle_t *)&app->turn_end);
+        io_close((uv_handle_t *)&app->signals[i]);
+    io_close((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
 }
 
@@ -189,7 +184,7 @@ static int answer_metrics(void *ctx, struct admin_answer *answer)
 {
     const struct agent_app *app = ctx;
 
-    answer->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    answer->content_type = METRIC_CONTENT_TYPE;
     return agent_metrics_write(&answer->body, &(struct agent_metrics_sources){
                                                   .reporters = app->reporters,
                                                   .reporter_count = app->worker_count,
@@ -243,38 +238,21 @@ static int fail(int code, const char *why)
     return code;
 }
 
-/* The first line of the file that an option names; empty where it names none. */
-static int read_line(struct private_file *file, const char *option, const char *path,
-                     char why[PRIVATE_FILE_WHY_BYTES])
-{
-    int status;
-
-    if (path[0] == '\0')
-        return 0;
-    status = private_file_read(file, option, path, why);
-    return status < 0 ? status : private_file_first_line(file, option, path, why);
-}
-
 static int read_secrets(struct agent_app *app)
 {
     const struct agent_options *options = app->options;
-    const struct block_chain_config cut = {app->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN};
     char why[PRIVATE_FILE_WHY_BYTES];
-    struct private_file file;
-    int status = private_file_read(&file, "secret-file", options->secret_file, why);
+    int status = secret_file_read(app->secret, options->secret_file, why);
 
-    if (status == 0) {
-        digest_secret_derive(app->secret, file.bytes, file.len);
-        app->fingerprint = fingerprint(cut, STREAM_VERSION);
-    }
-    private_file_release(&file);
     if (status == 0)
-        status =
-            read_line(&app->password, "redis-password-file", options->redis_password_file, why);
+        status = private_file_read_line(&app->password, "redis-password-file",
+                                        options->redis_password_file, why);
     if (status == 0)
-        status = read_line(&app->api_key, "engine-api-key-file", options->engine_api_key_file, why);
+        status = private_file_read_line(&app->api_key, "engine-api-key-file",
+                                        options->engine_api_key_file, why);
     if (status == 0 && app->api_key.len > 0)
         snprintf(app->authorization, sizeof app->authorization, "Bearer %s", app->api_key.bytes);
+    app->fingerprint = fingerprint_of_secret(app->secret);
     return status < 0 ? fail(EXIT_CODE_CONFIG, why) : EXIT_CODE_OK;
 }
 
@@ -315,22 +293,13 @@ static void log_start(const struct agent_app *app)
         log_text("fingerprint", text));
 }
 
-static void start_signal(struct agent_app *app, uv_signal_t *signal, uv_signal_cb callback,
-                         int number)
-{
-    int status = uv_signal_init(&app->io.loop, signal);
-
-    signal->data = app;
-    if (status == 0)
-        status = uv_signal_start(signal, callback, number);
-    assert(status == 0);
-}
-
 static void start_handles(struct agent_app *app)
 {
-    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
-    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
-    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
+    io_signal_start(&app->io, &app->signals[0], SIGTERM, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[1], SIGINT, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[2], SIGHUP, on_hangup);
+    for (size_t i = 0; i < array_count(app->signals); i++)
+        app->signals[i].data = app;
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
     uv_prepare_init(&app->io.loop, &app->turn_end);
     app->turn_end.data = app;

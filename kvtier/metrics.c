@@ -108,12 +108,7 @@ int agent_metrics_write(struct buf *out, const struct agent_metrics_sources *sou
     struct metric_writer writer;
 
     metric_writer_init(&writer, out);
-    metric_family(&writer, METRIC_GAUGE, PREFIX "build_info", "1, with what was built as labels.");
-    metric_u64(&writer,
-               (struct metric_labels){(const struct metric_label[]){{"version", SAMOVAR_VERSION},
-                                                                    {"compiler", __VERSION__}},
-                                      2},
-               1);
+    metric_build_info(&writer, PREFIX "build_info");
     for (size_t i = 0; i < array_count(agent_rows); i++) {
         metric_family(&writer, agent_rows[i].kind, agent_rows[i].name, agent_rows[i].help);
         metric_u64(&writer, METRIC_NO_LABELS, agent_rows[i].read(sources));

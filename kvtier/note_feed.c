@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "backends/redis/residency_wire.h"
+#include "backends/redis/stream_entry.h"
 #include "backends/runtime/log.h"
 #include "backends/runtime/must_check.h"
 
@@ -68,9 +69,8 @@ static void on_timer(uv_timer_t *timer)
 /* ---- ids ---- */
 
 /* "<ms>-<sequence>". */
-static bool read_id(const struct redis_reply *reply, uint64_t *ms, uint64_t *sequence)
+static bool read_id(struct slice text, uint64_t *ms, uint64_t *sequence)
 {
-    struct slice text = redis_reply_text(reply);
     char copy[ID_BYTES];
 
     if (text.len == 0 || text.len >= sizeof copy)
@@ -82,22 +82,19 @@ static bool read_id(const struct redis_reply *reply, uint64_t *ms, uint64_t *seq
 
 /* ---- entries ---- */
 
-static void take_entry(struct note_feed *feed, size_t index, const struct redis_reply *entry)
+static void take_entry(struct note_feed *feed, size_t index, const struct redis_reply *reply)
 {
     struct stream *stream = &feed->streams[index];
-    const struct redis_reply *fields;
+    struct stream_entry entry;
     uint64_t ms, sequence;
 
-    if (redis_reply_count(entry) != 2 || !read_id(redis_reply_at(entry, 0), &ms, &sequence))
+    if (!stream_entry_read(reply, &entry) || !read_id(entry.id, &ms, &sequence))
         return;
     stream->ms = ms;
     stream->sequence = sequence;
     feed->entry_count++;
-    fields = redis_reply_at(entry, 1);
-    for (size_t i = 0; i + 1 < redis_reply_count(fields); i += 2)
-        if (slice_eq(redis_reply_text(redis_reply_at(fields, i)), SLICE("b")))
-            feed->callbacks->on_entry(feed->ctx, index,
-                                      redis_reply_text(redis_reply_at(fields, i + 1)));
+    if (entry.has_bytes)
+        feed->callbacks->on_entry(feed->ctx, index, entry.bytes);
 }
 
 /* [key, [entry, ...]] */
@@ -170,7 +167,7 @@ static void rewind_if_new(struct note_feed *feed, struct stream *stream,
     uint64_t ms = 0, sequence = 0;
 
     if (redis_reply_count(entries) > 0 &&
-        !read_id(redis_reply_at(redis_reply_at(entries, 0), 0), &ms, &sequence))
+        !read_id(redis_reply_text(redis_reply_at(redis_reply_at(entries, 0), 0)), &ms, &sequence))
         return;
     if (ms > stream->ms || (ms == stream->ms && sequence >= stream->sequence))
         return;

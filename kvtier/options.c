@@ -7,18 +7,8 @@
 
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
+#include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
-
-static const char *const log_level_words[] = {
-    [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
-    [LOG_ERROR] = "error", [LOG_LEVEL_COUNT] = NULL,
-};
-static const char *const log_format_words[] = {
-    [LOG_FORMAT_AUTO] = "auto",
-    [LOG_FORMAT_LOGFMT] = "logfmt",
-    [LOG_FORMAT_JSON] = "json",
-    [LOG_FORMAT_COUNT] = NULL,
-};
 
 #define OPTION_GROUP_ENGINE  "Engines"
 #define OPTION_GROUP_GENERAL "General"
@@ -28,69 +18,22 @@ static const char *const log_format_words[] = {
 #define OPTION_GROUP_OUTPUT  "Logs"
 
 static const struct option rows[] = {
-#define OPTION(field_, name_, kind_, default_, min_, max_, unit_, phase_, group_, help_)           \
-    {                                                                                              \
-        .name = name_,                                                                             \
-        .kind = OPTION_##kind_,                                                                    \
-        .default_text = default_,                                                                  \
-        .min = min_,                                                                               \
-        .max = max_,                                                                               \
-        .unit = unit_,                                                                             \
-        .phase = OPTION_##phase_,                                                                  \
-        .group = OPTION_GROUP_##group_,                                                            \
-        .help = help_,                                                                             \
-        .offset = offsetof(struct agent_options, field_),                                          \
-    },
+#define OPTION(...) OPTION_ROW(struct agent_options, __VA_ARGS__)
 #include "kvtier/options.def"
 };
 static_assert(array_count(rows) == AGENT_OPTION_COUNT, "one row per field");
 
-static_assert((int)WORKER_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
-static int check_worker_url(struct slice text, char why[OPTION_WHY_BYTES])
-{
-    struct worker_url url;
-
-    return worker_url_parse(text, &url, why);
-}
-
-static_assert((int)REDIS_URL_WHY_BYTES == (int)OPTION_WHY_BYTES, "one sentence for both");
-static int check_redis_url(struct slice text, char why[OPTION_WHY_BYTES])
-{
-    struct redis_url url;
-
-    return text.len > 0 ? redis_url_parse(text, &url, why) : 0;
-}
-
-static struct option *row_of(struct agent_option_table *table, const char *name)
-{
-    size_t i = 0;
-
-    while (strcmp(table->options[i].name, name) != 0)
-        i++;
-    return &table->options[i];
-}
-
 void agent_option_table_init(struct agent_option_table *table)
 {
     memcpy(table->options, rows, sizeof rows);
-    row_of(table, "advertise")->check = check_worker_url;
-    row_of(table, "engine")->check = check_worker_url;
-    row_of(table, "kv-events")->check = engine_endpoint_check;
-    row_of(table, "kv-replay")->check = engine_endpoint_check;
-    row_of(table, "log-format")->words = log_format_words;
-    row_of(table, "log-level")->words = log_level_words;
-    row_of(table, "redis")->check = check_redis_url;
+    option_row(table->options, "advertise")->check = worker_url_check;
+    option_row(table->options, "engine")->check = worker_url_check;
+    option_row(table->options, "kv-events")->check = engine_endpoint_check;
+    option_row(table->options, "kv-replay")->check = engine_endpoint_check;
+    option_row(table->options, "log-format")->words = log_format_words;
+    option_row(table->options, "log-level")->words = log_level_words;
+    option_row(table->options, "redis")->check = redis_url_check;
     table->table = (struct option_table){table->options, AGENT_OPTION_COUNT, "SAMOVAR_AGENT_"};
-}
-
-/* An error of nobody's line: it counts where the option came from, so that the exit code fits. */
-static void refuse(struct option_set *set, const char *name, const char *what, const char *advice)
-{
-    struct option_place place = {.origin = option_set_origin(set, name), .text = name};
-
-    if (place.origin.source == OPTION_FROM_DEFAULT)
-        place.origin.source = OPTION_FROM_FLAG;
-    option_set_error(set, &place, advice, "%s", what);
 }
 
 struct engine_lists agent_options_engines(const struct agent_options *options)
@@ -108,12 +51,13 @@ static void check_together(struct option_set *set, const struct agent_options *o
     const char *option;
 
     if (engine_specs_make(&lists, specs, &option, why) < 0)
-        refuse(set, option, why, "");
+        option_set_refuse(set, option, why, "");
     if (options->redis[0] == '\0')
-        refuse(set, "redis", "there is no map to report to", "add --redis redis://host:6379");
+        option_set_refuse(set, "redis", "there is no map to report to",
+                          "add --redis redis://host:6379");
     if (options->secret_file[0] == '\0')
-        refuse(set, "secret-file", "names cannot be made without the cluster's secret",
-               "add --secret-file FILE, the same as the routers'");
+        option_set_refuse(set, "secret-file", "names cannot be made without the cluster's secret",
+                          "add --secret-file FILE, the same as the routers'");
 }
 
 int agent_options_parse(struct option_set *set, const struct agent_option_table *table,
@@ -128,9 +72,7 @@ int agent_options_parse(struct option_set *set, const struct agent_option_table 
         option_set_read_file(set, options->config);
     if (!option_set_has_errors(set))
         check_together(set, options);
-    if (set->flag_error_count > 0)
-        return EXIT_CODE_USAGE;
-    return set->config_error_count > 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
+    return option_set_exit_code(set);
 }
 
 int agent_options_help(const struct agent_option_table *table, struct buf *out)
@@ -213,12 +155,6 @@ static void doubt(const char *option, const char *why, const char *advice)
         log_text("advice", advice));
 }
 
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
-           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
-}
-
 /* A router on another machine would send its requests to itself. */
 static bool is_any_unreachable(const struct agent_options *options)
 {
@@ -229,18 +165,18 @@ static bool is_any_unreachable(const struct agent_options *options)
     struct redis_url redis;
 
     if (redis_url_parse(slice_of_string(options->redis), &redis, ignored) < 0 ||
-        redis.host[0] == '\0' || is_loopback(redis.host))
+        redis.host[0] == '\0' || tcp_is_loopback(redis.host))
         return false; /* all of it runs on one machine */
     for (size_t i = 0; i < list->count; i++)
         if (worker_url_parse(slice_of_string(list->items[i]), &url, ignored) == 0 &&
-            is_loopback(url.host))
+            tcp_is_loopback(url.host))
             return true;
     return false;
 }
 
 void agent_options_log_doubts(const struct agent_options *options)
 {
-    if (!is_loopback(options->admin_host))
+    if (!tcp_is_loopback(options->admin_host))
         doubt("admin-host", "whoever reaches this address reads the metrics: it has no password",
               "use 127.0.0.1, or an address that only the operators reach");
     if (is_any_unreachable(options))

@@ -16,11 +16,10 @@
 #include "backends/http/worker_pool.h"
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
-#include "backends/runtime/private_file.h"
 #include "backends/runtime/random.h"
+#include "backends/secret_file.h"
 #include "hashing/digest.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "router/api/admin.h"
 #include "router/api/public.h"
 #include "router/client_conn.h"
@@ -53,12 +52,6 @@ enum {
 
 /* ---- stopping ---- */
 
-static void close_handle(uv_handle_t *handle)
-{
-    if (!uv_is_closing(handle))
-        uv_close(handle, NULL);
-}
-
 /* Calls act on every client; act may close it. */
 static void each_client(struct relay *relay, void (*act)(struct client_conn *conn))
 {
@@ -88,10 +81,10 @@ static void stop(struct app *app)
     if (app->fleet != NULL) /* else the start came to nothing */
         fleet_close(app->fleet);
     for (size_t i = 0; i < array_count(app->signals); i++)
-        close_handle((uv_handle_t *)&app->signals[i]);
-    close_handle((uv_handle_t *)&app->lag);
-    close_handle((uv_handle_t *)&app->drain);
-    close_handle((uv_handle_t *)&app->turn_end);
+        io_close((uv_handle_t *)&app->signals[i]);
+    io_close((uv_handle_t *)&app->lag);
+    io_close((uv_handle_t *)&app->drain);
+    io_close((uv_handle_t *)&app->turn_end);
     io_loop_stop_tick(&app->io);
 }
 
@@ -294,21 +287,13 @@ static void on_hangup(uv_signal_t *signal, int number)
 
 /* ---- boot ---- */
 
-static void start_signal(struct app *app, uv_signal_t *signal, uv_signal_cb callback, int number)
-{
-    int status = uv_signal_init(&app->io.loop, signal);
-
-    signal->data = app;
-    if (status == 0)
-        status = uv_signal_start(signal, callback, number);
-    assert(status == 0);
-}
-
 static void start_handles(struct app *app)
 {
-    start_signal(app, &app->signals[0], on_stop_signal, SIGTERM);
-    start_signal(app, &app->signals[1], on_stop_signal, SIGINT);
-    start_signal(app, &app->signals[2], on_hangup, SIGHUP);
+    io_signal_start(&app->io, &app->signals[0], SIGTERM, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[1], SIGINT, on_stop_signal);
+    io_signal_start(&app->io, &app->signals[2], SIGHUP, on_hangup);
+    for (size_t i = 0; i < array_count(app->signals); i++)
+        app->signals[i].data = app;
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
     signal(SIGUSR1, SIG_IGN); /* "reopen your log", which is standard error here: nothing to do */
 
@@ -332,15 +317,12 @@ static void fill_random(void *bytes, size_t len)
 /* The secret of a file, which others have too. */
 static int read_secret(struct relay *relay, const char *path)
 {
-    struct private_file file;
     char why[PRIVATE_FILE_WHY_BYTES];
 
-    if (private_file_read(&file, "secret-file", path, why) < 0) {
+    if (secret_file_read(relay->secret, path, why) < 0) {
         fprintf(stderr, "samovar-router: %s\n", why);
         return EXIT_CODE_CONFIG;
     }
-    digest_secret_derive(relay->secret, file.bytes, file.len);
-    private_file_release(&file);
     return EXIT_CODE_OK;
 }
 
@@ -521,9 +503,7 @@ int app_init(struct app *app, struct config *config)
     app->drain_ms = options->drain_ms;
     relay_init(&app->relay, &app->io, relay_config_of(options), on_expired);
     code = make_secret(&app->relay, options, &seed);
-    app->relay.fingerprint = fingerprint(
-        (struct block_chain_config){app->relay.secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
-        STREAM_VERSION);
+    app->relay.fingerprint = fingerprint_of_secret(app->relay.secret);
     app->relay.id_state = seed;
     make_knowledge(app, options, seed);
     start_handles(app);

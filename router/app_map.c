@@ -10,15 +10,6 @@
 /* What agents say of the workers, and what they are told. Nobody waits for it: a router is ready
  * without Redis. */
 
-static int read_password(struct private_file *password, const char *path,
-                         char why[PRIVATE_FILE_WHY_BYTES])
-{
-    int status = private_file_read(password, "redis-password-file", path, why);
-
-    return status < 0 ? status
-                      : private_file_first_line(password, "redis-password-file", path, why);
-}
-
 int app_start_map(struct app *app, const struct router_options *options)
 {
     struct residency_map_config config = {
@@ -27,14 +18,14 @@ int app_start_map(struct app *app, const struct router_options *options)
     };
     struct private_file password = {.len = 0};
     char why[PRIVATE_FILE_WHY_BYTES] = "no memory for the map";
-    int status = 0;
+    int status;
 
     if (options->redis[0] == '\0')
         return EXIT_CODE_OK;
-    if (options->redis_password_file[0] != '\0') {
-        status = read_password(&password, options->redis_password_file, why);
+    status =
+        private_file_read_line(&password, "redis-password-file", options->redis_password_file, why);
+    if (password.len > 0)
         config.feed.password = password.bytes;
-    }
     if (status == 0)
         status = redis_url_parse(slice_of_string(options->redis), &config.feed.url, why);
     if (status == 0)

@@ -169,11 +169,10 @@ size_t config_commit(struct config *config)
 void config_discard(struct config *config, const char *option, const char *why)
 {
     struct option_set *set = &candidate_of(config)->set;
-    struct option_place place = {.origin = option_set_origin(set, option), .text = option};
 
     assert(config->has_candidate);
 
-    option_set_error(set, &place, "", "%s", why);
+    option_set_refuse(set, option, why, "");
     log_errors(set);
     option_set_release(set);
     config->has_candidate = false;

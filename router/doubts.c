@@ -2,6 +2,8 @@
 
 #include "router/doubts.h"
 
+#include "backends/tcp_listen.h"
+
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
@@ -19,16 +21,10 @@ enum {
     DESCRIPTORS_OF_OURS = 64,
 };
 
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "localhost") == 0 ||
-           strcmp(host, "::1") == 0 || strcmp(host, "[::1]") == 0;
-}
-
 static bool is_admin_public(const struct router_options *options, const struct machine *machine)
 {
     (void)machine;
-    return !is_loopback(options->admin_host);
+    return !tcp_is_loopback(options->admin_host);
 }
 
 static bool are_bodies_too_large(const struct router_options *options,

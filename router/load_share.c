@@ -2,6 +2,7 @@
 
 #include "router/load_share.h"
 
+#include "backends/redis/stream_entry.h"
 #include "backends/runtime/log.h"
 
 #include <assert.h>
@@ -155,26 +156,17 @@ void load_share_touch(struct load_share *share)
 
 /* ---- hearing ---- */
 
-/* An entry: [id, [field, value, ...]]. */
-static void take_entry(struct load_share *share, const struct redis_reply *entry)
+static void take_entry(struct load_share *share, const struct redis_reply *reply)
 {
-    struct slice id;
-    const struct redis_reply *fields;
+    struct stream_entry entry;
 
-    if (redis_reply_count(entry) != 2)
+    if (!stream_entry_read(reply, &entry) || entry.id.len >= sizeof share->last_id)
         return;
-    id = redis_reply_text(redis_reply_at(entry, 0));
-    fields = redis_reply_at(entry, 1);
-    if (id.len == 0 || id.len >= sizeof share->last_id)
-        return;
-    memcpy(share->last_id, id.ptr, id.len);
-    share->last_id[id.len] = '\0';
+    memcpy(share->last_id, entry.id.ptr, entry.id.len);
+    share->last_id[entry.id.len] = '\0';
     share->stats.heard_total++;
-    for (size_t i = 0; i + 1 < redis_reply_count(fields); i += 2) {
-        if (slice_eq(redis_reply_text(redis_reply_at(fields, i)), SLICE("b")))
-            load_table_take(&share->table, redis_reply_text(redis_reply_at(fields, i + 1)),
-                            uv_now(share->config.loop));
-    }
+    if (entry.has_bytes)
+        load_table_take(&share->table, entry.bytes, uv_now(share->config.loop));
 }
 
 /* [[key, [entry, ...]]], or nothing where nothing came in time. */

@@ -9,8 +9,6 @@
 #include "router/options.h"
 #include "router/policy/policy.h"
 
-enum { POLICY_COUNT_MAX = 16 };
-
 static int print_help(const struct router_option_table *table)
 {
     struct buf help;
@@ -41,14 +39,13 @@ static int run(struct config *config)
 
 int main(int argc, char **argv)
 {
-    const char *policy_names[POLICY_COUNT_MAX] = {NULL};
+    const char *policies[POLICY_NAME_COUNT_MAX];
     struct config config;
     int code;
 
-    for (size_t i = 0; policy_list()[i] != NULL && i < POLICY_COUNT_MAX - 1; i++)
-        policy_names[i] = policy_list()[i]->name;
+    policy_names(policies);
     code = config_init(
-        &config, policy_names,
+        &config, policies,
         (struct options_input){argc, (const char *const *)argv, (const char *const *)environ});
     if (code != EXIT_CODE_OK)
         option_set_print_errors(config_set(&config));

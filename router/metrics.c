@@ -242,12 +242,7 @@ int metrics_write(struct buf *out, const struct metrics_sources *sources)
     struct metric_writer writer;
 
     metric_writer_init(&writer, out);
-    metric_family(&writer, METRIC_GAUGE, PREFIX "build_info", "1, with what was built as labels.");
-    metric_u64(&writer,
-               (struct metric_labels){(const struct metric_label[]){{"version", SAMOVAR_VERSION},
-                                                                    {"compiler", __VERSION__}},
-                                      2},
-               1);
+    metric_build_info(&writer, PREFIX "build_info");
     write_stats(&writer, sources->stats);
     write_sources(&writer, sources);
     write_map_breaks(&writer, sources->map);

@@ -152,7 +152,4 @@ const char *reject_reason_name(enum reject_reason reason);
 /* The whole answer to GET /metrics, text format 0.0.4. -ENOBUFS, -ENOMEM. */
 MUST_CHECK int metrics_write(struct buf *out, const struct metrics_sources *sources);
 
-/* The Content-Type that goes with it. */
-#define METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
-
 #endif

@@ -10,27 +10,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backends/runtime/exit_code.h"
 #include "backends/runtime/option.h"
 
 /* A field per row of options.def; texts and lists live in the set they were read with. */
 struct router_options {
-#define OPTION_TYPE_TEXT     const char *
-#define OPTION_TYPE_WORD     const char *
-#define OPTION_TYPE_ENUM     int
-#define OPTION_TYPE_INTEGER  uint64_t
-#define OPTION_TYPE_DURATION uint64_t
-#define OPTION_TYPE_BYTES    uint64_t
-#define OPTION_TYPE_BOOL     bool
-#define OPTION_TYPE_LIST     struct option_list
-#define OPTION(field, name, kind, default_text, min, max, unit, phase, group, help)                \
-    OPTION_TYPE_##kind field;
+#define OPTION OPTION_FIELD
 #include "router/options.def"
 };
 
 enum {
     ROUTER_OPTION_COUNT = 0
-#define OPTION(field, name, kind, default_text, min, max, unit, phase, group, help) +1
+#define OPTION(...) +1
 #include "router/options.def"
 };
 

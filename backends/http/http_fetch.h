@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * http_fetch: one small request of our own to a worker (probe, model list, metrics, tokenize) and
- * its whole answer. One connection a call, closed after it; a deadline over all. Loop thread only.
+ * http_fetch: one small request of our own to a worker (probe, model list, metrics) and its whole
+ * answer. One connection a call, closed after it; a deadline over all. Loop thread only.
  */
 #ifndef BACKENDS_HTTP_HTTP_FETCH_H
 #define BACKENDS_HTTP_HTTP_FETCH_H

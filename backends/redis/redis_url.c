@@ -35,17 +35,10 @@ static int shown(struct slice text)
     return (int)(text.len < SHOWN_BYTES_MAX ? text.len : SHOWN_BYTES_MAX);
 }
 
-static size_t find_byte(struct slice text, char byte)
-{
-    const char *found = text.len > 0 ? memchr(text.ptr, byte, text.len) : NULL;
-
-    return found != NULL ? (size_t)(found - text.ptr) : text.len;
-}
-
 /* Cuts off what stands before byte, and byte; all of it where there is none. */
 static struct slice cut_at(struct slice *text, char byte)
 {
-    const size_t len = find_byte(*text, byte);
+    const size_t len = slice_find(*text, byte);
     const struct slice head = slice_of(text->ptr, len);
 
     *text = slice_skip(*text, len < text->len ? len + 1 : len);
@@ -54,7 +47,7 @@ static struct slice cut_at(struct slice *text, char byte)
 
 static bool has_two(struct slice text, char byte)
 {
-    const size_t first = find_byte(text, byte);
+    const size_t first = slice_find(text, byte);
 
     return first + 1 < text.len && memchr(text.ptr + first + 1, byte, text.len - first - 1) != NULL;
 }
@@ -107,7 +100,7 @@ static int read_database(struct slice text, struct redis_url *url, char why[REDI
 
 static int read_user(struct slice text, struct redis_url *url, char why[REDIS_URL_WHY_BYTES])
 {
-    if (find_byte(text, ':') < text.len)
+    if (slice_find(text, ':') < text.len)
         return refuse(why, "a redis url holds a password, which ps and logs would show: write it "
                            "to a file, and name that with --redis-password-file");
     return copy(text, url->user, sizeof url->user, why);
@@ -147,14 +140,14 @@ static int read_host(struct slice *text, struct redis_url *url, char why[REDIS_U
 
     if (is_ipv6) {
         *text = slice_skip(*text, 1);
-        if (find_byte(*text, ']') == text->len)
+        if (slice_find(*text, ']') == text->len)
             return refuse(why, "redis url: the bracket is not closed");
         host = cut_at(text, ']');
     } else {
         if (has_two(*text, ':'))
             return refuse(why,
                           "a redis url has more than one ':': write IPv6 as redis://[::1]:6379");
-        host = slice_of(text->ptr, find_byte(*text, ':'));
+        host = slice_of(text->ptr, slice_find(*text, ':'));
         *text = slice_skip(*text, host.len);
     }
     if (host.len == 0)
@@ -185,7 +178,7 @@ static int read_tcp(struct slice text, struct redis_url *url, char why[REDIS_URL
     struct slice place = cut_at(&text, '/');
     int status = 0;
 
-    if (find_byte(place, '@') < place.len)
+    if (slice_find(place, '@') < place.len)
         status = read_user(cut_at(&place, '@'), url, why);
     if (status == 0)
         status = read_host(&place, url, why);
@@ -249,6 +242,13 @@ int redis_url_parse(struct slice text, struct redis_url *url, char why[REDIS_URL
         return refuse(why, "redis url: TLS is not supported yet: write redis://, or unix:// to a "
                            "tunnel's end");
     return refuse(why, "redis url: only redis:// and unix:// are known");
+}
+
+int redis_url_check(struct slice text, char why[REDIS_URL_WHY_BYTES])
+{
+    struct redis_url url;
+
+    return text.len > 0 ? redis_url_parse(text, &url, why) : 0;
 }
 
 void redis_url_text(const struct redis_url *url, char text[REDIS_URL_SHOWN_BYTES])

@@ -10,12 +10,13 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
+#include "backends/runtime/option.h"
 #include "backends/runtime/slice.h"
 
 enum {
     REDIS_URL_TEXT_BYTES_MAX = 256,
     REDIS_URL_SHOWN_BYTES = 2 * REDIS_URL_TEXT_BYTES_MAX + 32,
-    REDIS_URL_WHY_BYTES = 192,
+    REDIS_URL_WHY_BYTES = OPTION_WHY_BYTES,
 };
 
 struct redis_url {
@@ -33,6 +34,9 @@ struct redis_url {
  */
 MUST_CHECK int redis_url_parse(struct slice text, struct redis_url *url,
                                char why[REDIS_URL_WHY_BYTES]);
+
+/* The check of an option that names one, or, empty, none. */
+MUST_CHECK int redis_url_check(struct slice text, char why[REDIS_URL_WHY_BYTES]);
 
 /* As it may be shown, and as it was written but for defaults. */
 void redis_url_text(const struct redis_url *url, char text[REDIS_URL_SHOWN_BYTES]);

@@ -84,7 +84,7 @@ struct residency_feed {
 void feed_read_end(struct feed_source *source);
 
 /* An entry of an "out" stream. -EPROTO; counted. */
-MUST_CHECK int feed_read_entry(struct residency_feed *feed, const struct redis_reply *entry,
+MUST_CHECK int feed_read_entry(struct residency_feed *feed, const struct redis_reply *reply,
                                uint64_t *sequence, struct residency_change *change);
 
 void feed_follow_end(struct feed_source *source);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backends/redis/stream_entry.h"
+
 /*
  * DESIGN
  *
@@ -90,21 +92,14 @@ static bool read_id(struct slice id, uint64_t *sequence)
     return i > 0 && slice_eq(slice_skip(id, i), SLICE("-1"));
 }
 
-int feed_read_entry(struct residency_feed *feed, const struct redis_reply *entry,
+int feed_read_entry(struct residency_feed *feed, const struct redis_reply *reply,
                     uint64_t *sequence, struct residency_change *change)
 {
-    const struct redis_reply *fields =
-        redis_reply_count(entry) == 2 ? redis_reply_at(entry, 1) : NULL;
+    struct stream_entry entry;
     int status = -EPROTO;
 
-    if (fields != NULL && read_id(redis_reply_text(redis_reply_at(entry, 0)), sequence)) {
-        for (size_t i = 0; i + 1 < redis_reply_count(fields); i += 2) {
-            if (!slice_eq(redis_reply_text(redis_reply_at(fields, i)), SLICE("b")))
-                continue;
-            status = residency_change_read(redis_reply_text(redis_reply_at(fields, i + 1)), change);
-            break;
-        }
-    }
+    if (stream_entry_read(reply, &entry) && read_id(entry.id, sequence) && entry.has_bytes)
+        status = residency_change_read(entry.bytes, change);
     feed->stats.bad_total += status < 0;
     return status;
 }

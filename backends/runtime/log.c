@@ -56,9 +56,16 @@ static struct {
     char bytes[BUFFER_BYTES];
 } logger = {.fd = STDERR_FILENO, .own_fd = -1, .level = LOG_INFO, .second = -1};
 
-static const char *const level_names[] = {
-    [LOG_DEBUG] = "debug", [LOG_INFO] = "info", [LOG_WARN] = "warn", [LOG_ERROR] = "error"};
-static_assert(array_count(level_names) == LOG_LEVEL_COUNT, "every level has a name");
+const char *const log_level_words[] = {
+    [LOG_DEBUG] = "debug", [LOG_INFO] = "info",      [LOG_WARN] = "warn",
+    [LOG_ERROR] = "error", [LOG_LEVEL_COUNT] = NULL,
+};
+const char *const log_format_words[] = {
+    [LOG_FORMAT_AUTO] = "auto",
+    [LOG_FORMAT_LOGFMT] = "logfmt",
+    [LOG_FORMAT_JSON] = "json",
+    [LOG_FORMAT_COUNT] = NULL,
+};
 
 static void open_output(int fd)
 {
@@ -172,7 +179,7 @@ static bool form_line(enum log_level level, const char *event, const struct log_
     log_line_key(&line, "time");
     log_line_text(&line, format_time(time_text));
     log_line_key(&line, "level");
-    log_line_text(&line, slice_of_string(level_names[level]));
+    log_line_text(&line, slice_of_string(log_level_words[level]));
     log_line_key(&line, "event");
     log_line_text(&line, slice_of_string(event));
     for (size_t i = 0; i < field_count; i++)

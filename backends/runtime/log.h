@@ -20,6 +20,10 @@
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_LEVEL_COUNT };
 enum log_format { LOG_FORMAT_AUTO, LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON, LOG_FORMAT_COUNT };
 
+/* What both are called in options and in lines; NULL behind the last. */
+extern const char *const log_level_words[LOG_LEVEL_COUNT + 1];
+extern const char *const log_format_words[LOG_FORMAT_COUNT + 1];
+
 struct log_field {
     const char *key; /* snake_case literal; NULL: the field is left out */
     enum {

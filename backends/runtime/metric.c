@@ -134,6 +134,15 @@ void metric_double(struct metric_writer *writer, struct metric_labels labels, do
     put_double(writer, value);
 }
 
+void metric_build_info(struct metric_writer *writer, const char *name)
+{
+    static const struct metric_label labels[] = {{"version", SAMOVAR_VERSION},
+                                                 {"compiler", __VERSION__}};
+
+    metric_family(writer, METRIC_GAUGE, name, "1, with what was built as labels.");
+    metric_u64(writer, (struct metric_labels){labels, sizeof labels / sizeof *labels}, 1);
+}
+
 void metric_histogram(struct metric_writer *writer, struct metric_labels labels,
                       const struct histogram *histogram)
 {

@@ -17,6 +17,9 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM };
 
 enum { METRIC_NAME_BYTES_MAX = 128 };
 
+/* The Content-Type that goes with it. */
+#define METRIC_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
+
 struct metric_label {
     const char *name;  /* literal */
     const char *value; /* any bytes; escaped */
@@ -44,6 +47,9 @@ void metric_family(struct metric_writer *writer, enum metric_kind kind, const ch
 /* One sample of the family. A double that is a whole number is written without a point. */
 void metric_u64(struct metric_writer *writer, struct metric_labels labels, uint64_t value);
 void metric_double(struct metric_writer *writer, struct metric_labels labels, double value);
+
+/* A whole family: 1, with the version and the compiler of what was built as labels. */
+void metric_build_info(struct metric_writer *writer, const char *name);
 
 /* All series of one histogram: cumulative buckets up to +Inf, sum, count. */
 void metric_histogram(struct metric_writer *writer, struct metric_labels labels,

@@ -29,6 +29,13 @@ enum {
     SHOWN_BYTES_MAX = 80,
 };
 
+struct option *option_row(struct option *rows, const char *name)
+{
+    while (strcmp(rows->name, name) != 0)
+        rows++;
+    return rows;
+}
+
 static void *field_of(const struct option_set *set, const struct option *option)
 {
     return (char *)set->target + option->offset;
@@ -402,6 +409,23 @@ void option_set_carry(struct option_set *set, const struct option_set *source,
 bool option_set_has_errors(const struct option_set *set)
 {
     return set->flag_error_count + set->config_error_count > 0;
+}
+
+int option_set_exit_code(const struct option_set *set)
+{
+    if (set->flag_error_count > 0)
+        return EXIT_CODE_USAGE;
+    return set->config_error_count > 0 ? EXIT_CODE_CONFIG : EXIT_CODE_OK;
+}
+
+void option_set_refuse(struct option_set *set, const char *name, const char *what,
+                       const char *advice)
+{
+    struct option_place place = {.origin = option_set_origin(set, name), .text = name};
+
+    if (place.origin.source == OPTION_FROM_DEFAULT)
+        place.origin.source = OPTION_FROM_FLAG;
+    option_set_error(set, &place, advice, "%s", what);
 }
 
 void option_set_release(struct option_set *set)

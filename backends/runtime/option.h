@@ -19,6 +19,7 @@
 #include "backends/runtime/arena.h"
 #include "backends/runtime/buf.h"
 #include "backends/runtime/excerpt.h"
+#include "backends/runtime/exit_code.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 
@@ -63,6 +64,39 @@ struct option {
     option_check_fn *check;   /* of TEXT and of each item of LIST; NULL: any text is fine */
     size_t offset;            /* of the field in the target */
 };
+
+/*
+ * A program lists its options in an options.def, which it includes once for each thing that it
+ * makes of them: OPTION(field, "name", KIND, "default", min, max, "unit", PHASE, GROUP, "help").
+ * These two make the field of its struct, and the row; of each GROUP it defines the heading,
+ * OPTION_GROUP_<GROUP>.
+ */
+#define OPTION_FIELD(field_, name_, kind_, ...) OPTION_TYPE_##kind_ field_;
+#define OPTION_TYPE_TEXT                        const char *
+#define OPTION_TYPE_WORD                        const char *
+#define OPTION_TYPE_ENUM                        int
+#define OPTION_TYPE_INTEGER                     uint64_t
+#define OPTION_TYPE_DURATION                    uint64_t
+#define OPTION_TYPE_BYTES                       uint64_t
+#define OPTION_TYPE_BOOL                        bool
+#define OPTION_TYPE_LIST                        struct option_list
+#define OPTION_ROW(target_, field_, name_, kind_, default_, min_, max_, unit_, phase_, group_,     \
+                   help_)                                                                          \
+    {                                                                                              \
+        .name = name_,                                                                             \
+        .kind = OPTION_##kind_,                                                                    \
+        .default_text = default_,                                                                  \
+        .min = min_,                                                                               \
+        .max = max_,                                                                               \
+        .unit = unit_,                                                                             \
+        .phase = OPTION_##phase_,                                                                  \
+        .group = OPTION_GROUP_##group_,                                                            \
+        .help = help_,                                                                             \
+        .offset = offsetof(target_, field_),                                                       \
+    },
+
+/* The row called name, which must be one of them: words and checks are not in an options.def. */
+struct option *option_row(struct option *rows, const char *name);
 
 struct option_table {
     const struct option *options; /* by name, rising */
@@ -129,6 +163,15 @@ struct option_origin option_set_origin(const struct option_set *set, const char 
 
 /* True when something was wrong: errors holds why. */
 bool option_set_has_errors(const struct option_set *set);
+
+/* How a program ends for them: EXIT_CODE_USAGE where a flag is wrong, EXIT_CODE_CONFIG where only
+ * environment or file are, or EXIT_CODE_OK. */
+int option_set_exit_code(const struct option_set *set);
+
+/* Refuses the option called name for what it is together with others: an error of nobody's line,
+ * which counts where the value came from; as a flag's where nobody gave one. */
+void option_set_refuse(struct option_set *set, const char *name, const char *what,
+                       const char *advice);
 
 /* All errors for people, as a compiler prints them. */
 MUST_CHECK int option_set_write_errors(const struct option_set *set, struct buf *out);

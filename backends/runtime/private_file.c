@@ -68,8 +68,8 @@ int private_file_read(struct private_file *file, const char *option, const char 
     return explain(status, option, path, why);
 }
 
-int private_file_first_line(struct private_file *file, const char *option, const char *path,
-                            char why[PRIVATE_FILE_WHY_BYTES])
+static int keep_first_line(struct private_file *file, const char *option, const char *path,
+                           char why[PRIVATE_FILE_WHY_BYTES])
 {
     size_t len = strcspn(file->bytes, "\r\n");
 
@@ -86,6 +86,18 @@ int private_file_first_line(struct private_file *file, const char *option, const
              "%s %.120s: its first line must be the password, in printable characters", option,
              path);
     return -EINVAL;
+}
+
+int private_file_read_line(struct private_file *file, const char *option, const char *path,
+                           char why[PRIVATE_FILE_WHY_BYTES])
+{
+    int status;
+
+    file->len = 0;
+    if (path[0] == '\0')
+        return 0;
+    status = private_file_read(file, option, path, why);
+    return status < 0 ? status : keep_first_line(file, option, path, why);
 }
 
 void private_file_release(struct private_file *file)

@@ -27,10 +27,11 @@ struct private_file {
 MUST_CHECK int private_file_read(struct private_file *file, const char *option, const char *path,
                                  char why[PRIVATE_FILE_WHY_BYTES]);
 
-/* Cuts behind the first line: of what people write with an editor. -EINVAL with a sentence in why:
- * it is empty, or holds what is not printable. */
-MUST_CHECK int private_file_first_line(struct private_file *file, const char *option,
-                                       const char *path, char why[PRIVATE_FILE_WHY_BYTES]);
+/* The first line of it alone, of what people write with an editor: a password. Where path is empty
+ * there is none, which is no error. As above; -EINVAL also where the line is empty or holds what is
+ * not printable. */
+MUST_CHECK int private_file_read_line(struct private_file *file, const char *option,
+                                      const char *path, char why[PRIVATE_FILE_WHY_BYTES]);
 
 /* Wipes it. */
 void private_file_release(struct private_file *file);

@@ -48,6 +48,15 @@ static inline bool slice_starts_with(struct slice slice, struct slice prefix)
            (prefix.len == 0 || memcmp(slice.ptr, prefix.ptr, prefix.len) == 0);
 }
 
+/* Where the first such byte is; len where there is none. */
+static inline size_t slice_find(struct slice slice, char byte)
+{
+    const char *found =
+        slice.len > 0 ? (const char *)memchr(slice.ptr, byte, slice.len) : NULL; /* for C++ */
+
+    return found != NULL ? (size_t)(found - slice.ptr) : slice.len;
+}
+
 /* Drops the first n bytes; n <= slice.len. */
 static inline struct slice slice_skip(struct slice slice, size_t n)
 {

@@ -5,6 +5,7 @@
 #include "backends/http/worker_pool.h"
 #include "backends/json/json_write.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/metric.h"
 #include "backends/runtime/must_check.h"
 #include "router/api/admin_residency.h"
 #include "router/api/api_error.h"
@@ -64,7 +65,7 @@ static void answer_metrics(struct client_conn *conn, struct slice rest)
         join_add_sources(relay->join, &sources);
     buf_init(&body, BODY_BYTES_MAX);
     status = metrics_write(&body, &sources);
-    answer_body(conn, METRICS_CONTENT_TYPE, &body, status);
+    answer_body(conn, METRIC_CONTENT_TYPE, &body, status);
 }
 
 static int write_models(struct buf *body, const struct worker_set *workers,

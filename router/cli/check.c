@@ -2,10 +2,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "router/cli/check_json.h"
 #include "router/cli/command.h"
+#include "router/cli/router_words.h"
 #include "router/machine.h"
 
 /*
@@ -16,7 +16,7 @@
  * machine. What is only doubtful may: it is about memory and limits too.
  */
 
-enum { ARGUMENT_COUNT_MAX = 256, TEXT_BYTES_MAX = 4 << 20 };
+enum { TEXT_BYTES_MAX = 4 << 20 };
 
 static const char usage[] =
     "Usage: samovar check [FILE] [--print-effective] [--json] [--strict] [-q] [OPTION ...]\n"
@@ -31,15 +31,13 @@ static const char usage[] =
     "\n"
     "Exit codes: 0 fine, 1 doubtful (with --strict), 2 wrong flags, 3 wrong file or environment.\n";
 
-/* What is left for the router's own reader when our words are taken out. */
 struct arguments {
     bool wants_help;
     bool wants_values;
     bool wants_json;
     bool is_quiet;
     bool is_strict;
-    const char *words[ARGUMENT_COUNT_MAX + 3];
-    int count;
+    struct router_words words; /* all others */
 };
 
 /* Whether word was one of ours. */
@@ -60,23 +58,14 @@ static bool take_word(struct arguments *arguments, const char *word)
     return true;
 }
 
-/* FILE is the first word that is ours neither, wherever our switches stand before it. */
 static int sort_arguments(struct arguments *arguments, int argc, const char *const *argv)
 {
-    bool is_file_due = true;
-
-    *arguments = (struct arguments){.words = {"samovar check"}, .count = 1};
-    if (argc > ARGUMENT_COUNT_MAX) {
-        fprintf(stderr, "samovar check: more than %d arguments\n", ARGUMENT_COUNT_MAX);
+    *arguments = (struct arguments){.wants_help = false};
+    if (router_words_init(&arguments->words, "samovar check", argc) < 0)
         return -1;
-    }
     for (int i = 1; i < argc; i++) {
-        if (take_word(arguments, argv[i]))
-            continue;
-        if (is_file_due && argv[i][0] != '-')
-            arguments->words[arguments->count++] = "--config";
-        is_file_due = false;
-        arguments->words[arguments->count++] = argv[i];
+        if (!take_word(arguments, argv[i]))
+            router_words_add(&arguments->words, argv[i]);
     }
     return 0;
 }
@@ -132,10 +121,10 @@ static int print_text(const struct check_findings *findings)
 /* What the configuration is worth, once all that was to be printed is. */
 static int judge(const struct check_findings *findings, bool is_strict)
 {
-    if (findings->set->flag_error_count > 0)
-        return EXIT_CODE_USAGE;
-    if (findings->set->config_error_count > 0)
-        return EXIT_CODE_CONFIG;
+    int code = option_set_exit_code(findings->set);
+
+    if (code != EXIT_CODE_OK)
+        return code;
     return is_strict && findings->doubt_count > 0 ? EXIT_CODE_FAILED : EXIT_CODE_OK;
 }
 
@@ -160,10 +149,7 @@ static int check(const struct option_set *set, const struct router_options *opti
 
 int command_check(int argc, const char *const *argv)
 {
-    const char *policy_names[COMMAND_POLICY_COUNT_MAX];
-    struct router_option_table table;
-    struct router_options options;
-    struct option_set set;
+    struct router_reading reading;
     struct arguments arguments;
     int code;
 
@@ -173,13 +159,9 @@ int command_check(int argc, const char *const *argv)
         fputs(usage, stdout);
         return EXIT_CODE_OK;
     }
-    command_policy_names(policy_names);
-    router_option_table_init(&table, policy_names);
-    code = options_parse(
-        &set, &table, &options,
-        (struct options_input){arguments.count, arguments.words, (const char *const *)environ});
-    if (!options.version || code != EXIT_CODE_OK)
-        code = check(&set, &options, &arguments);
-    option_set_release(&set);
+    code = router_words_read(&arguments.words, &reading);
+    if (!reading.options.version || code != EXIT_CODE_OK)
+        code = check(&reading.set, &reading.options, &arguments);
+    option_set_release(&reading.set);
     return code;
 }

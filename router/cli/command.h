@@ -2,7 +2,7 @@
 
 /*
  * command: one subcommand of `samovar`. Each has a file of its own and one row in main.c; they
- * share nothing but this. Each returns an exit code of options.h.
+ * share this, and router_words where they read what the router reads. Each returns an exit_code.
  */
 #ifndef ROUTER_CLI_COMMAND_H
 #define ROUTER_CLI_COMMAND_H
@@ -21,10 +21,6 @@ command_fn command_explain;
 command_fn command_man;
 command_fn command_show;
 command_fn command_version;
-
-/* Names of the policies for router_option_table_init(), NULL-terminated. */
-enum { COMMAND_POLICY_COUNT_MAX = 16 };
-void command_policy_names(const char *names[COMMAND_POLICY_COUNT_MAX]);
 
 /* Writes all of text to standard output. An exit code. */
 int command_print(const struct buf *text);

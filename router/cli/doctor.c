@@ -5,14 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "backends/runtime/private_file.h"
-#include "hashing/digest.h"
+#include "backends/secret_file.h"
 #include "hashing/fingerprint.h"
-#include "hashing/stream_identity.h"
 #include "router/cli/command.h"
 #include "router/cli/doctor_parts.h"
+#include "router/cli/router_words.h"
 #include "router/worker_key.h"
 
 /*
@@ -23,7 +21,7 @@
  * fine ends with what to do. What was found is printed at once, since some of it takes seconds.
  */
 
-enum { ARGUMENT_COUNT_MAX = 256, SENTENCE_BYTES_MAX = 1024 };
+enum { SENTENCE_BYTES_MAX = 1024 };
 
 static const char usage[] =
     "Usage: samovar doctor [FILE] [--admin http://HOST:PORT] [--no-probe] [OPTION ...]\n"
@@ -46,20 +44,14 @@ struct arguments {
     bool wants_help;
     bool is_probing;
     const char *admin;
-    const char *words[ARGUMENT_COUNT_MAX + 3]; /* for the router's own reader */
-    int count;
+    struct router_words words; /* all others */
 };
 
-/* FILE is the first word that is no switch of ours, as in `samovar check`. */
 static int sort_arguments(struct arguments *arguments, int argc, const char *const *argv)
 {
-    bool is_file_due = true;
-
-    *arguments = (struct arguments){.is_probing = true, .words = {"samovar doctor"}, .count = 1};
-    if (argc > ARGUMENT_COUNT_MAX) {
-        fprintf(stderr, "samovar doctor: more than %d arguments\n", ARGUMENT_COUNT_MAX);
+    *arguments = (struct arguments){.is_probing = true};
+    if (router_words_init(&arguments->words, "samovar doctor", argc) < 0)
         return -1;
-    }
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             arguments->wants_help = true;
@@ -70,10 +62,7 @@ static int sort_arguments(struct arguments *arguments, int argc, const char *con
         } else if (strncmp(argv[i], "--admin=", 8) == 0) {
             arguments->admin = argv[i] + 8;
         } else {
-            if (is_file_due && argv[i][0] != '-')
-                arguments->words[arguments->count++] = "--config";
-            is_file_due = false;
-            arguments->words[arguments->count++] = argv[i];
+            router_words_add(&arguments->words, argv[i]);
         }
     }
     return 0;
@@ -155,21 +144,16 @@ static int make_fingerprint(struct doctor *doctor)
     const char *path = doctor->options->secret_file;
     uint8_t secret[DIGEST_SECRET_BYTES];
     char why[PRIVATE_FILE_WHY_BYTES];
-    struct private_file file;
     int status;
 
     if (path[0] == '\0')
         return 0;
-    status = private_file_read(&file, "secret-file", path, why);
+    status = secret_file_read(secret, path, why);
     if (status < 0) {
         doctor_say(doctor, DOCTOR_BAD, "%s", why);
         return status;
     }
-    digest_secret_derive(secret, file.bytes, file.len);
-    private_file_release(&file);
-    doctor->fingerprint =
-        fingerprint((struct block_chain_config){secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN},
-                    STREAM_VERSION);
+    doctor->fingerprint = fingerprint_of_secret(secret);
     explicit_bzero(secret, sizeof secret);
     return 0;
 }
@@ -217,10 +201,7 @@ static int examine(const struct router_options *options, const struct arguments 
 
 int command_doctor(int argc, const char *const *argv)
 {
-    const char *policy_names[COMMAND_POLICY_COUNT_MAX];
-    struct router_option_table table;
-    struct router_options options;
-    struct option_set set;
+    struct router_reading reading;
     struct arguments arguments;
     int code;
 
@@ -230,15 +211,11 @@ int command_doctor(int argc, const char *const *argv)
         fputs(usage, stdout);
         return EXIT_CODE_OK;
     }
-    command_policy_names(policy_names);
-    router_option_table_init(&table, policy_names);
-    code = options_parse(
-        &set, &table, &options,
-        (struct options_input){arguments.count, arguments.words, (const char *const *)environ});
+    code = router_words_read(&arguments.words, &reading);
     if (code == EXIT_CODE_OK)
-        code = examine(&options, &arguments);
+        code = examine(&reading.options, &arguments);
     else
-        option_set_print_errors(&set);
-    option_set_release(&set);
+        option_set_print_errors(&reading.set);
+    option_set_release(&reading.set);
     return code;
 }

@@ -142,7 +142,6 @@ static bool connect_to_redis(struct doctor *doctor)
     const struct router_options *options = doctor->options;
     struct private_file password = {.len = 0};
     char why[PRIVATE_FILE_WHY_BYTES], shown[REDIS_URL_SHOWN_BYTES];
-    const bool has_password = options->redis_password_file[0] != '\0';
     struct redis_url url;
     int status;
 
@@ -150,15 +149,13 @@ static bool connect_to_redis(struct doctor *doctor)
         doctor_say(doctor, DOCTOR_BAD, "%s", why);
         return false;
     }
-    if (has_password && (private_file_read(&password, "redis-password-file",
-                                           options->redis_password_file, why) < 0 ||
-                         private_file_first_line(&password, "redis-password-file",
-                                                 options->redis_password_file, why) < 0)) {
+    if (private_file_read_line(&password, "redis-password-file", options->redis_password_file,
+                               why) < 0) {
         doctor_say(doctor, DOCTOR_BAD, "%s", why);
         return false;
     }
     redis_url_text(&url, shown);
-    status = open_link(doctor, &url, has_password ? password.bytes : NULL);
+    status = open_link(doctor, &url, password.len > 0 ? password.bytes : NULL);
     private_file_release(&password);
     if (status < 0) {
         doctor_say(doctor, DOCTOR_BAD, "%s cannot be tried: %s", shown, strerror(-status));

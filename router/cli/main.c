@@ -53,15 +53,6 @@ static int refuse(const char *name)
     return EXIT_CODE_USAGE;
 }
 
-void command_policy_names(const char *names[COMMAND_POLICY_COUNT_MAX])
-{
-    size_t count = 0;
-
-    for (; policy_list()[count] != NULL && count < COMMAND_POLICY_COUNT_MAX - 1; count++)
-        names[count] = policy_list()[count]->name;
-    names[count] = NULL;
-}
-
 int command_print(const struct buf *text)
 {
     struct slice bytes = buf_slice(text);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "router/cli/command.h"
+#include "router/policy/policy.h"
 
 /*
  * DESIGN
@@ -67,12 +68,12 @@ static const char tail[] =
 
 static int write_page(struct buf *page)
 {
-    const char *policy_names[COMMAND_POLICY_COUNT_MAX];
+    const char *policies[POLICY_NAME_COUNT_MAX];
     struct router_option_table table;
     int status = buf_append(page, slice_of_string(head));
 
-    command_policy_names(policy_names);
-    router_option_table_init(&table, policy_names);
+    policy_names(policies);
+    router_option_table_init(&table, policies);
     if (status == 0)
         status = option_table_man(&table.table, page);
     return status == 0 ? buf_append(page, slice_of_string(tail)) : status;

@@ -138,6 +138,10 @@ const struct policy *policy_find(const char *name);
 /* All of them, best default first; NULL ends the list. For help and did-you-mean. */
 const struct policy *const *policy_list(void);
 
+/* Their names, NULL behind the last: the words of an option. */
+enum { POLICY_NAME_COUNT_MAX = 16 };
+void policy_names(const char *names[POLICY_NAME_COUNT_MAX]);
+
 const char *route_rung_name(enum route_rung rung);
 
 #endif

@@ -50,6 +50,16 @@ const struct policy *const *policy_list(void)
     return policies;
 }
 
+void policy_names(const char *names[POLICY_NAME_COUNT_MAX])
+{
+    size_t count = 0;
+
+    static_assert(array_count(policies) <= POLICY_NAME_COUNT_MAX, "all of them, and a NULL");
+    for (; policies[count] != NULL; count++)
+        names[count] = policies[count]->name;
+    names[count] = NULL;
+}
+
 const char *route_rung_name(enum route_rung rung)
 {
     assert(rung < ROUTE_RUNG_COUNT);

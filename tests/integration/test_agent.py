@@ -15,9 +15,9 @@ import pytest
 
 from peers.kv_engine import KvEngine, cleared, removed, stored
 from peers.process import REPO, program, wait_until
-from peers.residency_map import (
-    CPU, HBM, NOTE_ANCHOR, NOTE_ANSWERED, NOTE_ROUTED, NOTE_TEXT, UNKNOWN, ResidencyMap, note,
-    token_names)
+from peers.residency_map import ResidencyMap, token_names
+from peers.residency_wire import (
+    ANCHOR, ANSWERED, CPU, HBM, ROUTED, TEXT, UNKNOWN, pack_note, workers_key)
 
 BLOCK_TOKENS = 16
 TEXT_BYTES = 200
@@ -39,9 +39,9 @@ class Prompt:
         return stored(self.hashes, self.ids, BLOCK_TOKENS, **more)
 
     def notes(self):
-        return (note(NOTE_ROUTED, self.attempt, blocks=[(text, TEXT_BYTES) for text in self.texts]),
-                note(NOTE_ANCHOR, self.attempt,
-                     anchor=(self.names[-1], len(self.ids), 0, UNKNOWN)))
+        return (pack_note(ROUTED, self.attempt, blocks=[(text, TEXT_BYTES) for text in self.texts]),
+                pack_note(ANCHOR, self.attempt,
+                          anchor=(self.names[-1], len(self.ids), 0, UNKNOWN)))
 
     def records(self, block_count=None, tiers=HBM):
         return {text: (BLOCK_TOKENS * (i + 1), tiers)
@@ -159,7 +159,7 @@ def test_who_the_worker_is_stands_beside_what_it_holds(world):
 
     assert meta["url"] == world.worker.url
     assert int(meta["block_tokens"]) == BLOCK_TOKENS
-    workers = world.redis.call("SMEMBERS", f"smv:{prompt.fingerprint:016x}:workers")
+    workers = world.redis.call("SMEMBERS", workers_key(prompt.fingerprint))
     assert workers == [world.worker.url.encode()]
     lease = world.map.lease()
     assert int(lease["fp"], 16) == prompt.fingerprint
@@ -173,8 +173,8 @@ def test_an_answer_is_reported_behind_its_prompt(world):
 
     world.engine.publish(stored(whole.hashes[4:], whole.ids[64:], BLOCK_TOKENS,
                                 parent=whole.hashes[3]))
-    world.map.write_notes(prompt.fingerprint, note(
-        NOTE_ANSWERED, prompt.attempt, start=prompt.texts[-1], blocks=answer,
+    world.map.write_notes(prompt.fingerprint, pack_note(
+        ANSWERED, prompt.attempt, start=prompt.texts[-1], blocks=answer,
         anchor=(prompt.names[-1], len(whole.ids) + 1, 0, UNKNOWN)))
 
     world.map.wait_records({**prompt.records(), answer[0][0]: (80, HBM), answer[1][0]: (96, HBM)})
@@ -202,8 +202,8 @@ def test_a_record_that_goes_on_from_what_nobody_knows_is_counted(world):
     prompt = world.prompt(1)
 
     world.map.write_notes(prompt.fingerprint,
-                          note(NOTE_ROUTED, 7, start=0xbad, blocks=[(1, 100)]),
-                          note(NOTE_TEXT, blocks=[(2, 100)]))
+                          pack_note(ROUTED, 7, start=0xbad, blocks=[(1, 100)]),
+                          pack_note(TEXT, blocks=[(2, 100)]))
 
     wait_until(lambda: world.metric("notes_total") == 2, "both are counted")
     metrics = world.agent.metrics()
@@ -514,30 +514,13 @@ def test_nothing_of_a_prompt_is_told_but_names(world):
     world.map.wait_records(prompt.records())
 
     said = "\n".join(world.agent.log.text) + world.agent.admin("/metrics").read_all().decode()
-    kept = dump(world.redis)
+    kept = world.redis.everything()
 
     for word in (str(canary), "the-canary"):
         assert word not in said
         assert word.encode() not in kept
     assert canary.to_bytes(4, "little") not in kept
     assert canary.to_bytes(4, "big") not in kept
-
-
-def dump(redis):
-    """All that is in a Redis, keys and values."""
-    parts = []
-    for key in redis.call("KEYS", "*"):
-        kind = redis.call("TYPE", key)
-        parts.append(key)
-        if kind == b"string":
-            parts.append(redis.call("GET", key))
-        elif kind == b"hash":
-            parts += redis.call("HGETALL", key)
-        elif kind == b"set":
-            parts += redis.call("SMEMBERS", key)
-        else:
-            parts += [part for _, fields in redis.call("XRANGE", key, "-", "+") for part in fields]
-    return b"\n".join(parts)
 
 
 # --- Redis ---
@@ -548,7 +531,7 @@ def test_a_redis_that_comes_back_empty_is_told_everything_again(world):
     world.redis.restart()
     world.map.wait_records(prompt.records())
 
-    workers = world.redis.call("SMEMBERS", f"smv:{prompt.fingerprint:016x}:workers")
+    workers = world.redis.call("SMEMBERS", workers_key(prompt.fingerprint))
     assert workers == [world.worker.url.encode()]
     assert world.map.meta()["url"] == world.worker.url
     world.hold(2)  # notes are read again too
@@ -561,7 +544,7 @@ def test_a_redis_that_is_emptied_under_the_agent_is_told_everything_again(world)
 
     world.map.wait_records(prompt.records())
     wait_until(lambda: world.map.meta().get("url") == world.worker.url, "meta is there again")
-    wait_until(lambda: world.redis.call("SCARD", f"smv:{prompt.fingerprint:016x}:workers") == 1,
+    wait_until(lambda: world.redis.call("SCARD", workers_key(prompt.fingerprint)) == 1,
                "the worker is named again")
 
 

@@ -15,7 +15,8 @@ from peers.api_families import MESSAGES, RESPONSES
 from peers.http1 import head_bytes
 from peers.openai_api import CHAT, COMPLETIONS, DONE, MODEL, USAGE
 from peers.process import wait_until
-from peers.scripted_agent import ANCHOR, ANSWERED, ROUTED, TEXT, UNKNOWN, ScriptedAgent
+from peers.residency_wire import ANCHOR, ANSWERED, ROUTED, TEXT, UNKNOWN
+from peers.scripted_agent import ScriptedAgent
 from peers.worker import ScriptedWorker
 
 REPO = Path(__file__).resolve().parents[2]
@@ -601,27 +602,6 @@ def test_early_heads_keep_the_body_until_it_is_asked_about(start_telling_router,
 
 # --- what nobody may find ---
 
-def everything_in(redis):
-    """Each key and what it holds, as bytes."""
-    client = redis.client()
-    found = []
-    for key in client.call("KEYS", "*"):
-        found.append(key)
-        found.append(client.call("DUMP", key))
-        kind = client.call("TYPE", key)
-        if kind == b"stream":
-            for _, fields in client.call("XRANGE", key, "-", "+"):
-                found += fields
-        elif kind == b"string":
-            found.append(client.call("GET", key))
-        elif kind == b"hash":
-            found += client.call("HGETALL", key)
-        elif kind == b"set":
-            found += client.call("SMEMBERS", key)
-    client.close()
-    return b"\n".join(found)
-
-
 def test_no_prompt_token_id_salt_or_request_id_is_anywhere(router, engine, agent, redis):
     canary, salt, request_id = "xylophone-quartz-7731", "salt-of-anna-9942", "req-canary-5518"
     ids = [870000 + number for number in range(400)]
@@ -633,7 +613,7 @@ def test_no_prompt_token_id_salt_or_request_id_is_anywhere(router, engine, agent
     wait_outcome(router, "posted", 2)
     wait_notes(agent, 5)
 
-    stored = everything_in(redis)
+    stored = redis.everything()
     metrics = router.admin("/metrics").read_all()
     log = "\n".join(router.log.text).encode()
     assert stored and metrics and log

@@ -11,10 +11,11 @@ from collections import Counter
 
 import pytest
 
-from peers.map_agent import CPU, EXPLAIN_SECRET, HBM, MapAgent, blocks_of
+from peers.map_agent import EXPLAIN_SECRET, MapAgent, blocks_of
 from peers.openai_api import CHAT
 from peers.process import REPO, program, wait_until
 from peers.redis_server import RedisClient, RedisServer
+from peers.residency_wire import CPU, HBM
 
 PREFIX = "You are a careful assistant who knows everything about samovars. " * 60
 

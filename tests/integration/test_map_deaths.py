@@ -11,9 +11,10 @@ import time
 from collections import Counter
 
 from peers.cluster import EXACT_S, Conversation
-from peers.map_agent import HBM, MapAgent
+from peers.map_agent import MapAgent
 from peers.openai_api import CHAT, MODEL
 from peers.process import wait_until
+from peers.residency_wire import HBM
 
 TURNS = 80
 LEASE_S = 3

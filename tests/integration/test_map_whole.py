@@ -96,25 +96,6 @@ def test_users_of_redis_that_may_do_what_is_documented_do_nothing_else(start_clu
                for agent in cluster.agents)
 
 
-def everything_in(redis):
-    """All keys of a Redis and what they hold."""
-    client = redis.client()
-    parts = []
-    for key in client.call("KEYS", "*"):
-        kind = client.call("TYPE", key)
-        parts.append(key)
-        if kind == b"string":
-            parts.append(client.call("GET", key))
-        elif kind == b"hash":
-            parts += client.call("HGETALL", key)
-        elif kind == b"set":
-            parts += client.call("SMEMBERS", key)
-        else:
-            parts += [part for _, fields in client.call("XRANGE", key, "-", "+") for part in fields]
-    client.close()
-    return b"\n".join(parts)
-
-
 def test_nothing_of_a_prompt_is_in_redis_a_log_a_metric_or_a_file(start_cluster, tmp_path):
     cluster = start_cluster()
     canary, salt = "xylophone-quartz-7731", "salt-of-anna-9942"
@@ -138,7 +119,7 @@ def test_nothing_of_a_prompt_is_in_redis_a_log_a_metric_or_a_file(start_cluster,
     assert cluster.routers[0].post(COMPLETIONS, COMPLETIONS.request(ids, max_tokens=4,
                                                                     cache_salt=salt)).status == 200
     cluster.settle()
-    stored = everything_in(cluster.redis)
+    stored = cluster.redis.everything()
     metrics = b"".join(one.admin("/metrics").read_all() for one in cluster.routers + cluster.agents)
     views = b"".join(router.admin("/residency").read_all() for router in cluster.routers)
     for process in cluster.agents + cluster.routers:

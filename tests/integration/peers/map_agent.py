@@ -6,32 +6,16 @@ the names that `samovar explain` prints.
 """
 
 import re
-import struct
 import subprocess
 import threading
 
 from peers.process import program
-
-PAGE_RECORDS = 4090
-MASK = (1 << 64) - 1
-HBM, CPU, SSD = 1, 2, 4
+from peers.residency_wire import (
+    HBM, MASK, PAGE_RECORDS, RECORD_BYTES, lease_text, pack_change, pack_record, record_digest,
+    worker_key, workers_key)
 
 # A router with this secret-file names prompts as `samovar explain` does.
 EXPLAIN_SECRET = b"samovar explain\0"
-
-
-def mix(x):
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
-    x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
-    return x ^ x >> 31
-
-
-def digest_of(hash_, tokens, tiers):
-    return mix(mix((hash_ + 0x9e3779b97f4a7c15) & MASK) ^ (tokens << 8 | tiers)) if tiers else 0
-
-
-def record_bytes(hash_, tokens, tiers):
-    return struct.pack("<Q", hash_) + tokens.to_bytes(3, "little") + bytes([tiers])
 
 
 def blocks_of(body):
@@ -74,12 +58,12 @@ class MapAgent:
         return f"{self.epoch:016x}-{self.generation}"
 
     def key(self, end):
-        return f"smv:{{{self.name}}}:{end}"
+        return worker_key(self.name, end)
 
     # --- what an agent says ---
 
     def list(self):
-        self.redis.call("SADD", f"smv:{self.fingerprint:016x}:workers", self.name)
+        self.redis.call("SADD", workers_key(self.fingerprint), self.name)
 
     def publish_meta(self):
         fields = {**self.meta, "epoch": f"{self.epoch:016x}"}
@@ -89,7 +73,7 @@ class MapAgent:
         pages = -(-(max(self.slots.values(), default=-1) + 1) // PAGE_RECORDS)
         said = {"v": 1, "fp": f"{self.fingerprint:016x}", "life": self.life, "seq": self.sequence,
                 "pages": pages, "ms": 1000, "whole": int(self.is_whole), **words}
-        return " ".join(f"{name}={value}" for name, value in said.items())
+        return lease_text(**said)
 
     def renew(self, **words):
         with self._lock:
@@ -127,10 +111,10 @@ class MapAgent:
     # --- what it holds ---
 
     def _note(self, hash_, tokens, tiers):
-        self.digest = (self.digest - digest_of(hash_, *self.records.pop(hash_, (0, 0)))) & MASK
+        self.digest = (self.digest - record_digest(hash_, *self.records.pop(hash_, (0, 0)))) & MASK
         if tiers:
             self.records[hash_] = (tokens, tiers)
-            self.digest = (self.digest + digest_of(hash_, tokens, tiers)) & MASK
+            self.digest = (self.digest + record_digest(hash_, tokens, tiers)) & MASK
 
     def say(self, records, *, skips_change=False, digest=None):
         """One flush: [(hash, tokens, tiers)]; tiers 0: no longer held."""
@@ -142,13 +126,12 @@ class MapAgent:
                     self.slots[hash_] = len(self.slots)
                 if hash_ in self.slots:
                     page, place = divmod(self.slots[hash_], PAGE_RECORDS)
-                    bytes_ = record_bytes(hash_ if tiers else 0, tokens if tiers else 0, tiers)
-                    commands.append(("SETRANGE", self.key(f"{self.life}:p:{page}"), place * 12,
-                                     bytes_))
+                    bytes_ = pack_record(hash_ if tiers else 0, tokens if tiers else 0, tiers)
+                    commands.append(("SETRANGE", self.key(f"{self.life}:p:{page}"),
+                                     place * RECORD_BYTES, bytes_))
             self.sequence += 1
-            body = b"".join(record_bytes(*record) for record in records)
-            entry = struct.pack("<BBHIQQ", 1, ord("C"), 0, len(records), len(self.records),
-                                self.digest if digest is None else digest) + body
+            entry = pack_change(records, len(self.records),
+                                self.digest if digest is None else digest)
             if not skips_change:
                 commands.append(("XADD", self.key(f"{self.life}:out"), "MAXLEN", "4096",
                                  f"{self.sequence}-1", "b", entry))

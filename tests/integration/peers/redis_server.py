@@ -112,6 +112,25 @@ class RedisServer:
         finally:
             client.close()
 
+    def everything(self):
+        """All its keys and what they hold, as bytes to search."""
+        client = self.client()
+        parts = []
+        for key in client.call("KEYS", "*"):
+            kind = client.call("TYPE", key)
+            parts += [key, client.call("DUMP", key)]
+            if kind == b"string":
+                parts.append(client.call("GET", key))
+            elif kind == b"hash":
+                parts += client.call("HGETALL", key)
+            elif kind == b"set":
+                parts += client.call("SMEMBERS", key)
+            else:
+                parts += [part for _, fields in client.call("XRANGE", key, "-", "+")
+                          for part in fields]
+        client.close()
+        return b"\n".join(part for part in parts if part is not None)  # else it ran out meanwhile
+
     # --- what may happen to it ---
 
     def start(self, *flags, is_loaded=True):

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The shared map, read and written by a second hand: what residency_wire.h promises, and nothing of
-the code that keeps it.
-"""
+"""The shared map as a test reads it, and tells agents what a router would."""
 
-import struct
 import subprocess
 
 from peers.process import program, wait_until
+from peers.residency_wire import (
+    MASK, lease_words, pack_notes, record_digest, unpack_change_whole, unpack_records, worker_key)
 
-HBM, CPU = 1, 2
-UNKNOWN = 0xffffffff
-MASK = (1 << 64) - 1
+ROUTER = 0x7e57
 
 
 def token_names(secret_file, ids, block_tokens, salt="", lora=None):
@@ -23,44 +19,6 @@ def token_names(secret_file, ids, block_tokens, salt="", lora=None):
     return int(text[0], 16), [int(name, 16) for name in text[1:]]
 
 
-# --- what routers write ---
-
-ROUTER = 0x7e57
-NOTE_TEXT, NOTE_ROUTED, NOTE_ANSWERED, NOTE_ANCHOR = 1, 2, 3, 4
-
-
-def note(kind, attempt=0, start=0, blocks=(), anchor=None):
-    """blocks: (hash, bytes). anchor: (last block, tokens, tail tokens, cached tokens)."""
-    body = struct.pack("<QQ", attempt, start)
-    body += struct.pack("<QIII", *anchor) if anchor else b""
-    body += b"".join(struct.pack("<QH", *block) for block in blocks)
-    return struct.pack("<BBHI", kind, anchor is not None, len(blocks), 8 + len(body)) + body
-
-
-def entry(fingerprint, *notes):
-    return struct.pack("<BBHIQQ", 1, ord("N"), 0, 0, fingerprint, ROUTER) + b"".join(notes)
-
-
-# --- what agents write ---
-
-def _mix(x):
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
-    x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
-    return x ^ x >> 31
-
-
-def _digest(records):
-    return sum(_mix(_mix(hash_ + 0x9e3779b97f4a7c15 & MASK) ^ (tokens << 8 | tiers))
-               for hash_, (tokens, tiers) in records.items()) & MASK
-
-
-def _records(data):
-    """(hash, tokens, tiers) of each place."""
-    for at in range(0, len(data) - len(data) % 12, 12):
-        hash_, tail = struct.unpack_from("<QI", data, at)
-        yield hash_, tail & 0x1fffff, tail >> 24 & 7
-
-
 class ResidencyMap:
     """What Redis says of one worker."""
 
@@ -69,12 +27,12 @@ class ResidencyMap:
         self.worker = worker
 
     def key(self, end):
-        return f"smv:{{{self.worker}}}:{end}"
+        return worker_key(self.worker, end)
 
     def lease(self):
         """{} where it has none."""
         text = self.redis.call("GET", self.key("lease"))
-        return dict(word.split("=", 1) for word in text.decode().split()) if text else {}
+        return lease_words(text) if text else {}
 
     def meta(self):
         flat = [text.decode() for text in self.redis.call("HGETALL", self.key("meta"))]
@@ -89,12 +47,11 @@ class ResidencyMap:
         keys = [self.key(f"{lease['life']}:p:{n}") for n in range(int(lease["pages"]))]
         pages = self.redis.call("MGET", *keys) if keys else []
         held = {hash_: (tokens, tiers) for page in pages if page
-                for hash_, tokens, tiers in _records(page) if hash_ and tiers}
+                for hash_, tokens, tiers in unpack_records(page) if hash_ and tiers}
         last = self.redis.call("XREVRANGE", self.key(f"{lease['life']}:out"), "+", "-", "COUNT", 1)
         if last:
-            change = last[0][1][1]
-            count, digest = struct.unpack_from("<QQ", change, 8)
-            if (count, digest) != (len(held), _digest(held)):
+            digest = sum(record_digest(hash_, *value) for hash_, value in held.items()) & MASK
+            if unpack_change_whole(last[0][1][1]) != (len(held), digest):
                 return None
         return held
 
@@ -104,5 +61,5 @@ class ResidencyMap:
                    lambda: f"{expected}, but it says {self.records()}", timeout_s)
 
     def write_notes(self, fingerprint, *notes):
-        """As a router does."""
-        self.redis.call("XADD", self.key("in"), "*", "b", entry(fingerprint, *notes))
+        """Packed ones, as a router does."""
+        self.redis.call("XADD", self.key("in"), "*", "b", pack_notes(fingerprint, ROUTER, *notes))

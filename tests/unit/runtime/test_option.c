@@ -114,6 +114,24 @@ static char *errors_of(struct option_world *world)
 
 TestSuite(option, .fini = leak_check);
 
+Test(option, what_is_refused_counts_where_its_value_came_from)
+{
+    struct option_world from_file, from_nobody;
+    option_world_init(&from_file);
+    read_yaml(&from_file, "port: 1");
+    option_world_init(&from_nobody);
+
+    option_set_refuse(&from_file.set, "port", "is taken", "give another");
+    option_set_refuse(&from_nobody.set, "port", "is taken", "give another");
+
+    cr_assert(eq(int, option_set_exit_code(&from_file.set), EXIT_CODE_CONFIG));
+    cr_assert(eq(int, option_set_exit_code(&from_nobody.set), EXIT_CODE_USAGE));
+    cr_assert(eq(str, (char *)(uintptr_t)from_file.set.errors[0].where, "port"));
+    cr_assert(eq(str, (char *)(uintptr_t)from_file.set.errors[0].what, "is taken"));
+    option_set_release(&from_file.set);
+    option_set_release(&from_nobody.set);
+}
+
 Test(option, defaults_are_read_from_the_table)
 {
     struct option_world world;

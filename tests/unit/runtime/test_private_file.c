@@ -70,16 +70,32 @@ Test(private_file, what_is_empty_or_too_long_or_others_may_write_is_refused_with
     cr_assert(strstr(world.why, "hidden") == NULL);
 }
 
+static int read_line_back(struct file_world *world)
+{
+    int status = private_file_read_line(&world->file, "p", world->path, world->why);
+
+    unlink(world->path);
+    return status;
+}
+
 Test(private_file, a_password_is_its_first_line_in_printable_characters)
 {
     struct file_world world;
 
     write_file(&world, "pass word\r\nrest", 15, 0600);
-    cr_assert(eq(int, read_back(&world), 0));
-    cr_assert(eq(int, private_file_first_line(&world.file, "p", world.path, world.why), 0));
+    cr_assert(eq(int, read_line_back(&world), 0));
     cr_assert(eq(str, world.file.bytes, "pass word"));
     write_file(&world, "\npass", 5, 0600);
-    cr_assert(eq(int, read_back(&world), 0));
-    cr_assert(eq(int, private_file_first_line(&world.file, "p", world.path, world.why), -EINVAL));
+    cr_assert(eq(int, read_line_back(&world), -EINVAL));
+    cr_assert(eq(sz, world.file.len, 0));
+    cr_assert(eq(int, read_line_back(&world), -ENOENT));
+}
+
+Test(private_file, no_path_is_no_password_and_no_error)
+{
+    struct file_world world = {.file.len = 7};
+
+    cr_assert(eq(int, private_file_read_line(&world.file, "p", "", world.why), 0));
+
     cr_assert(eq(sz, world.file.len, 0));
 }

@@ -37,6 +37,13 @@ Test(slice, starts_with_needs_the_whole_prefix)
     cr_assert(not(slice_starts_with(SLICE("http:/"), SLICE("http://"))));
 }
 
+Test(slice, find_gives_the_first_place_or_the_length)
+{
+    cr_assert(eq(sz, slice_find(SLICE("a:b:c"), ':'), 1));
+    cr_assert(eq(sz, slice_find(SLICE("abc"), ':'), 3));
+    cr_assert(eq(sz, slice_find((struct slice){NULL, 0}, ':'), 0));
+}
+
 Test(slice, skip_keeps_the_rest)
 {
     struct slice rest = slice_skip(SLICE("prefix"), 3);
