@@ -269,7 +269,7 @@ static void act_on_time(struct kv_event_source *source)
         return;
     if (source->order.is_replaying)
         give_up(source);
-    else if (source->renew_at_ms != 0)
+    else if (!source->order.is_waiting && source->renew_at_ms != 0)
         renew(source);
 }
 
