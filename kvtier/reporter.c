@@ -417,10 +417,12 @@ static void close_report(void *ctx)
         on_report_closed(reporter);
 }
 
+/* Until here batches have come, and each sets the timer: a flush would need the report. */
 static void close_source(void *ctx)
 {
     struct reporter *reporter = ctx;
 
+    uv_timer_stop(&reporter->flush);
     if (reporter->source != NULL)
         kv_event_source_close(&reporter->source, close_report);
     else
@@ -437,6 +439,5 @@ void reporter_close(struct reporter **closed, void (*on_closed)(void *ctx), void
         return;
     reporter->on_closed = on_closed;
     reporter->closed_ctx = ctx;
-    uv_timer_stop(&reporter->flush);
     state_keeper_close(&reporter->state, close_source, reporter);
 }
