@@ -31,6 +31,7 @@ struct state_save {
     uv_work_t work;
     struct state_keeper *keeper;
     struct buf bytes;
+    uint64_t joins; /* what had been learned by then */
     int status;
 };
 
@@ -133,6 +134,8 @@ static void on_state_written(uv_work_t *work, int status)
 
     (void)status; /* it is never cancelled */
     note_saved(keeper, save->status);
+    if (save->status == 0)
+        keeper->saved_joins = save->joins;
     keeper->save = NULL;
     buf_release(&save->bytes);
     free(save);
@@ -150,11 +153,11 @@ void state_keeper_save_if_due(struct state_keeper *keeper)
         keeper->saved_joins == keeper->config.alignment->stats.joined)
         return;
     keeper->saved_ms = now_ms;
-    keeper->saved_joins = keeper->config.alignment->stats.joined;
     save = calloc(1, sizeof *save);
     if (save == NULL)
         abort(); /* bookkeeping */
     save->keeper = keeper;
+    save->joins = keeper->config.alignment->stats.joined;
     save->work.data = save;
     buf_init(&save->bytes, STATE_BYTES_MAX);
     status = alignment_save(keeper->config.alignment, keeper->identity, &save->bytes);

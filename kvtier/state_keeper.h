@@ -35,7 +35,7 @@ struct state_keeper {
     struct state_keeper_config config;
     uint64_t identity;       /* 0: the model is not known, so there is no state to keep */
     uint64_t saved_ms;       /* when it was saved last, or tried */
-    uint64_t saved_joins;    /* what it had learned by then */
+    uint64_t saved_joins;    /* of the last save that was written: what had been learned */
     struct state_save *save; /* the one a thread writes now, or NULL */
     bool has_failed;         /* to save, the last time */
     struct state_keeper_stats stats;
@@ -49,7 +49,7 @@ void state_keeper_init(struct state_keeper *keeper, struct state_keeper_config c
  * kept under it, if there is something. */
 bool state_keeper_take_up(struct state_keeper *keeper, const char *model);
 
-/* Saves when the last time was long ago and something was learned since. */
+/* Saves when the last try was long ago and something was learned since it was last saved. */
 void state_keeper_save_if_due(struct state_keeper *keeper);
 
 /* Saves once more, and calls on_closed: at once, or by the loop when a thread still writes. */
