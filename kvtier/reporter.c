@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 #include "backends/runtime/log.h"
-#include "kvtier/identity/alignment_state.h"
-#include "kvtier/state_file.h"
+#include "kvtier/state_keeper.h"
 
 /*
  * DESIGN
@@ -28,10 +27,6 @@
  * among the lost, and a phantom costs a prefill on the wrong worker for ever, while a hit that was
  * not foreseen costs one. What the engine replays, and what it stores from then on, comes back
  * together with its text, which is kept: names of blocks are made of their content.
- *
- * What was learned of text and tokens is saved from time to time, under the fingerprint and the
- * model that the engine lists: its bytes are written here, the file by a thread of libuv's. Taken
- * up it claims nothing by itself; what the engine replays does.
  *
  * is_whole: every message of this engine process was seen, from its first on or from one that its
  * replay began with. It is known once a message or the end of a replay has come without a loss.
@@ -50,17 +45,7 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
-    SAVE_MS = 30000,
-    STATE_BYTES_MAX = 1 << 30,
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
-};
-
-/* A state on its way to the disk. */
-struct state_save {
-    uv_work_t work;
-    struct reporter *reporter;
-    struct buf bytes;
-    int status;
 };
 
 struct reporter {
@@ -69,6 +54,7 @@ struct reporter {
     struct alignment alignment;
     struct cache_events events;
     struct note_intake intake;
+    struct state_keeper state;
     struct kv_event_source *source;
     struct residency_report *report;
     struct residency_meta meta;
@@ -78,14 +64,7 @@ struct reporter {
     bool has_lost; /* messages of this engine process */
     bool is_whole;
     uint64_t foreign_fingerprint; /* that was logged last */
-    uint64_t state_identity;      /* 0: the model is not known, so there is no state to keep */
-    uint64_t saved_ms;            /* when it was saved last, or tried */
-    uint64_t saved_joins;         /* what it had learned by then */
-    struct state_save *save;      /* the one a thread writes now, or NULL */
-    uint64_t state_saved_total, state_failed_total;
-    bool has_save_failed; /* the last time */
-    bool is_rival_told;   /* to the log, and not yet that it is over */
-    bool is_closing;
+    bool is_rival_told;           /* to the log, and not yet that it is over */
     uint64_t claims_total;
     void (*on_closed)(void *ctx);
     void *closed_ctx;
@@ -110,8 +89,6 @@ static void on_unknown_start(void *ctx, uint64_t start)
     (void)!residency_report_set(reporter->report, (struct residency_record){.hash = start});
 }
 
-static void save_if_due(struct reporter *reporter);
-
 /* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
 static void tell_rival(struct reporter *reporter)
 {
@@ -134,7 +111,7 @@ static void on_flush(uv_timer_t *timer)
 
     reporter->is_flush_soon = false;
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
-    save_if_due(reporter);
+    state_keeper_save_if_due(&reporter->state);
     tell_rival(reporter);
     uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
 }
@@ -225,135 +202,6 @@ static void on_contact(void *context, enum kv_event_contact contact)
 
 static const struct kv_event_source_callbacks source_callbacks = {on_batch, on_contact};
 
-/* ---- what is kept over a restart ---- */
-
-static uint64_t worker_digest(const struct reporter *reporter)
-{
-    const char *name = reporter->config.spec->name;
-
-    return digest_64(reporter->config.secret, DIGEST_ALIGNMENT, name, strlen(name));
-}
-
-static uint64_t state_identity(const struct reporter *reporter, const char *model)
-{
-    struct digest digest;
-
-    digest_begin(&digest, reporter->config.secret, DIGEST_ALIGNMENT);
-    digest_field_u64(&digest, 1, reporter->config.fingerprint);
-    digest_field(&digest, 2, model, strlen(model));
-    return digest_end(&digest);
-}
-
-static void take_up_state(struct reporter *reporter, const char *model)
-{
-    struct buf bytes;
-    int status;
-
-    reporter->state_identity = state_identity(reporter, model);
-    reporter->saved_ms = io_loop_now_ms(reporter->io);
-    buf_init(&bytes, STATE_BYTES_MAX);
-    status = state_file_read(reporter->config.state_dir, worker_digest(reporter), &bytes);
-    if (status == 0)
-        status = alignment_load(&reporter->alignment, reporter->state_identity, buf_slice(&bytes));
-    if (status == 0)
-        LOG(LOG_INFO, "state_taken_up", log_text("worker", reporter->config.spec->name),
-            log_u64("bytes", buf_len(&bytes)),
-            log_u64("text_blocks", reporter->alignment.text.node_count));
-    else if (status != -ENOENT) {
-        reporter->state_failed_total++;
-        LOG(LOG_WARN, "state_refused", log_text("worker", reporter->config.spec->name),
-            log_text("why", status == -EPROTO
-                                ? "it is of another model, secret or version, or damaged"
-                                : strerror(-status)));
-    }
-    buf_release(&bytes);
-    flush_soon(reporter);
-}
-
-static void note_saved(struct reporter *reporter, int status)
-{
-    bool had_failed = reporter->has_save_failed;
-
-    reporter->state_saved_total += status == 0;
-    reporter->state_failed_total += status < 0;
-    reporter->has_save_failed = status < 0;
-    if (status < 0 && !had_failed)
-        LOG(LOG_WARN, "state_not_saved", log_text("worker", reporter->config.spec->name),
-            log_text("why", strerror(-status)));
-}
-
-static void write_state(uv_work_t *work)
-{
-    struct state_save *save = work->data;
-
-    save->status = state_file_write(save->reporter->config.state_dir, worker_digest(save->reporter),
-                                    buf_slice(&save->bytes));
-}
-
-static void finish_close(struct reporter *reporter);
-
-static void on_state_written(uv_work_t *work, int status)
-{
-    struct state_save *save = work->data;
-    struct reporter *reporter = save->reporter;
-
-    (void)status; /* it is never cancelled */
-    note_saved(reporter, save->status);
-    reporter->save = NULL;
-    buf_release(&save->bytes);
-    free(save);
-    if (reporter->is_closing)
-        finish_close(reporter);
-}
-
-/* Nothing is saved that says no more than what was saved before. */
-static void save_if_due(struct reporter *reporter)
-{
-    const uint64_t now_ms = io_loop_now_ms(reporter->io);
-    struct state_save *save;
-    int status;
-
-    if (reporter->state_identity == 0 || reporter->save != NULL ||
-        now_ms - reporter->saved_ms < SAVE_MS ||
-        reporter->saved_joins == reporter->alignment.stats.joined)
-        return;
-    reporter->saved_ms = now_ms;
-    reporter->saved_joins = reporter->alignment.stats.joined;
-    save = calloc(1, sizeof *save);
-    if (save == NULL)
-        abort(); /* bookkeeping */
-    save->reporter = reporter;
-    save->work.data = save;
-    buf_init(&save->bytes, STATE_BYTES_MAX);
-    status = alignment_save(&reporter->alignment, reporter->state_identity, &save->bytes);
-    if (status == 0)
-        status = uv_queue_work(&reporter->io->loop, &save->work, write_state, on_state_written);
-    if (status == 0) {
-        reporter->save = save;
-        return;
-    }
-    note_saved(reporter, status);
-    buf_release(&save->bytes);
-    free(save);
-}
-
-/* At the end there is nobody to keep waiting. */
-static void save_last(struct reporter *reporter)
-{
-    struct buf bytes;
-    int status;
-
-    if (reporter->state_identity == 0)
-        return;
-    buf_init(&bytes, STATE_BYTES_MAX);
-    status = alignment_save(&reporter->alignment, reporter->state_identity, &bytes);
-    if (status == 0)
-        status = state_file_write(reporter->config.state_dir, worker_digest(reporter),
-                                  buf_slice(&bytes));
-    note_saved(reporter, status);
-    buf_release(&bytes);
-}
-
 /* ---- the routers' notes, and what the engine says of itself ---- */
 
 void reporter_take_entry(struct reporter *reporter, struct slice entry)
@@ -375,8 +223,8 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
     struct residency_meta *meta = &reporter->meta;
     const struct worker_report *report = &worker->report;
 
-    if (reporter->state_identity == 0 && model[0] != '\0' && reporter->config.state_dir[0] != '\0')
-        take_up_state(reporter, model);
+    if (state_keeper_take_up(&reporter->state, model))
+        flush_soon(reporter);
     residency_report_set_load(reporter->report, report->is_known, report->running, report->waiting);
     if (!report->is_known)
         return;
@@ -493,6 +341,13 @@ int reporter_create(struct io_loop *io, struct reporter_config config, struct re
     reporter->io = io;
     uv_timer_init(&io->loop, &reporter->flush);
     reporter->flush.data = reporter;
+    state_keeper_init(&reporter->state,
+                      (struct state_keeper_config){.io = io,
+                                                   .alignment = &reporter->alignment,
+                                                   .dir = config.state_dir,
+                                                   .worker = config.spec->name,
+                                                   .secret = config.secret,
+                                                   .fingerprint = config.fingerprint});
     make_meta(reporter, epoch);
     status = open_alignment(reporter);
     if (status == 0)
@@ -520,8 +375,7 @@ struct reporter_stats reporter_stats(const struct reporter *reporter)
         .source = kv_event_source_stats(reporter->source),
         .report = residency_report_stats(reporter->report),
         .claims_total = reporter->claims_total,
-        .state_saved_total = reporter->state_saved_total,
-        .state_failed_total = reporter->state_failed_total,
+        .state = reporter->state.stats,
         .epoch = reporter->meta.epoch,
         .block_tokens = reporter->meta.block_tokens,
         .is_connected = reporter->is_connected,
@@ -563,16 +417,19 @@ static void close_report(void *ctx)
         on_report_closed(reporter);
 }
 
-/* Source, report and timer end one after the other; a thread that still writes ends before. */
-static void finish_close(struct reporter *reporter)
+/* Until here batches have come, and each sets the timer: a flush would need the report. */
+static void close_source(void *ctx)
 {
-    save_last(reporter);
+    struct reporter *reporter = ctx;
+
+    uv_timer_stop(&reporter->flush);
     if (reporter->source != NULL)
         kv_event_source_close(&reporter->source, close_report);
     else
         close_report(reporter);
 }
 
+/* State, source, report and timer end one after the other. */
 void reporter_close(struct reporter **closed, void (*on_closed)(void *ctx), void *ctx)
 {
     struct reporter *reporter = *closed;
@@ -580,10 +437,7 @@ void reporter_close(struct reporter **closed, void (*on_closed)(void *ctx), void
     *closed = NULL;
     if (reporter == NULL)
         return;
-    reporter->is_closing = true;
     reporter->on_closed = on_closed;
     reporter->closed_ctx = ctx;
-    uv_timer_stop(&reporter->flush);
-    if (reporter->save == NULL)
-        finish_close(reporter);
+    state_keeper_close(&reporter->state, close_source, reporter);
 }

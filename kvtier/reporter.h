@@ -20,6 +20,7 @@
 #include "kvtier/engine_spec.h"
 #include "kvtier/identity/alignment.h"
 #include "kvtier/note_intake.h"
+#include "kvtier/state_keeper.h"
 
 struct reporter;
 
@@ -59,8 +60,7 @@ struct reporter_stats {
     struct kv_event_source_stats source;
     struct residency_report_stats report;
     uint64_t claims_total; /* changes told to the report */
-    uint64_t state_saved_total;
-    uint64_t state_failed_total; /* times that it could not be saved, or was not taken up */
+    struct state_keeper_stats state;
     uint64_t epoch;
     uint32_t block_tokens; /* of the engine; 0: not known */
     bool is_connected;     /* to the engine's events */

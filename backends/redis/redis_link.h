@@ -3,8 +3,8 @@
 /*
  * redis_link: one connection to Redis or Valkey that heals by itself: commands with a deadline
  * each, a back-off between attempts, bounded in what waits. While it is not READY every command is
- * refused at once, so that nothing piles up and nobody waits for a server that is away. Alone it
- * knows hiredis. Loop thread only.
+ * refused at once, so that nothing piles up and nobody waits for a server that is away. Loop thread
+ * only.
  */
 #ifndef BACKENDS_REDIS_REDIS_LINK_H
 #define BACKENDS_REDIS_REDIS_LINK_H
@@ -14,12 +14,12 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "backends/redis/redis_reply.h"
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 
 struct redis_link;
-struct redis_reply;
 
 enum redis_link_state {
     REDIS_LINK_AWAY,       /* not connected; tries again when its back-off is over */
@@ -121,23 +121,5 @@ struct redis_link_stats redis_link_stats(const struct redis_link *link);
  * NULL, is called once by the loop, when nothing of it is left. Not from within a redis_done_fn of
  * it. */
 void redis_link_close(struct redis_link **link, void (*on_closed)(void *ctx), void *ctx);
-
-/* Numbered as hiredis numbers them, which has macros of the same names. */
-enum redis_reply_kind {
-    REDIS_REPLY_TEXT = 1, /* a string or a status */
-    REDIS_REPLY_LIST = 2,
-    REDIS_REPLY_INTEGER = 3,
-    REDIS_REPLY_NIL = 4,
-    REDIS_REPLY_ERROR = 6,
-};
-
-enum redis_reply_kind redis_reply_kind(const struct redis_reply *reply);
-struct slice redis_reply_text(const struct redis_reply *reply); /* of TEXT, ERROR; else {NULL, 0} */
-int64_t redis_reply_integer(const struct redis_reply *reply);   /* of INTEGER; else 0 */
-size_t redis_reply_count(const struct redis_reply *reply);      /* of LIST; else 0 */
-const struct redis_reply *redis_reply_at(const struct redis_reply *reply, size_t index);
-
-/* 0, or for an ERROR what redis_done_fn says of it: for those in the list of an EXEC. */
-int redis_reply_error(const struct redis_reply *reply);
 
 #endif

@@ -45,8 +45,8 @@ void residency_transaction_make_page(struct residency_transaction *transaction, 
 void residency_transaction_set_places(struct residency_transaction *transaction,
                                       const struct residency_place *places, size_t count);
 
-/* The entry of sequence, that of first_kept the oldest to be kept; is_first: "out" is made, else it
- * must be there. The id; NIL: "out" is not there. */
+/* The entry of sequence, that of first_kept the oldest to be kept; of sequence 1: "out" is made,
+ * else it must be there. The id; NIL: "out" is not there. */
 void residency_transaction_add_change(struct residency_transaction *transaction, uint64_t sequence,
                                       uint64_t first_kept, const struct residency_change *change);
 

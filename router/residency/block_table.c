@@ -10,9 +10,9 @@
 /*
  * DESIGN
  *
- *     buckets  [ tag:3 tag:1 . . | tag:4 . . . | tag:2 . . . ]      8 bytes a slot, at random
- * places |     | entries  [ - | hash value | hash value | hash value | hash value | ... ]   16
- * bytes, in order
+ *     buckets  [ tag:3 tag:1 . . | tag:4 . . . | tag:2 . . . ]       8 bytes a slot, at random
+ *                    |     |           a slot names an entry
+ *     entries  [ - | hash value | hash value | hash value | ... ]    16 bytes, in order
  *
  * A prompt of 1,640 blocks in an ordinary hash table is as many cache lines at random places: tens
  * of microseconds on a quiet machine and far more where others use the memory too. Here the blocks
@@ -23,18 +23,9 @@
  * end, so what comes next finds the gap in order too. Entries never move, whatever grows: they have
  * address space for all that are allowed, and memory as far as they were ever used.
  *
- * A bucket is a cache line. An entry is in the first bucket from its home on that had room, so that
- * a bucket with room ends a search; removal brings one back that was displaced by the one that
- * goes, and there are no tombstones: searches stay short under churn. Buckets are filled to 13/16
- * on average, where one in four is full. Tags are compared all at once: a branch for each would be
- * mispredicted as often as not, and that costs more than the line. The tag is the high half of the
- * mixed hash:
- *
- *     home = tag * bucket_count >> 32
- *
- * keeps the order of tags for any bucket_count. So moving a slot needs no entry, sizes need not be
- * powers of two (they are bucket_count_max halved again and again), and a growth reads the old
- * buckets and writes the new ones from front to back:
+ * Buckets keep the order of tags whatever their number (block_buckets.c), which is bucket_count_max
+ * halved again and again. So a growth reads the old buckets and writes the new ones from front to
+ * back:
  *
  *     old      [......xxxxxxxxx]      each claim and remove moves up to DRAIN_SLOTS of old from
  *     buckets  [xxxx...........]      bucket drain_at.
@@ -58,28 +49,6 @@ enum {
     BYTES_PER_BUCKET_MAX =
         (int)(sizeof(struct block_bucket) + sizeof(struct block_entry) * FILLED_HALVES / 2),
 };
-static_assert(sizeof(struct block_bucket) == 64, "a cache line");
-
-/* Fibonacci hashing (Knuth 6.4): an odd multiplier loses nothing, and only high bits are used. */
-static uint32_t tag_of(uint64_t hash)
-{
-    return (uint32_t)(hash * 0x9e3779b97f4a7c15 >> 32);
-}
-
-static size_t home(const struct block_buckets *in, uint32_t tag)
-{
-    return (size_t)((uint64_t)tag * in->bucket_count >> 32);
-}
-
-static size_t after(const struct block_buckets *in, size_t at)
-{
-    return at + 1 < in->bucket_count ? at + 1 : 0;
-}
-
-static size_t distance(const struct block_buckets *in, size_t from, size_t to)
-{
-    return to >= from ? to - from : to + in->bucket_count - from;
-}
 
 /* How many slots may be in use: some are free then, which ends every search. */
 static size_t filled_count(size_t bucket_count)
@@ -87,48 +56,24 @@ static size_t filled_count(size_t bucket_count)
     return bucket_count * FILLED_HALVES / 2;
 }
 
-static bool is_full(const struct block_bucket *bucket)
-{
-    return bucket->entries[BLOCK_BUCKET_SLOTS - 1] != 0;
-}
-
-static unsigned used_count(const struct block_bucket *bucket)
-{
-    unsigned count = 0;
-
-    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS; i++)
-        count += bucket->entries[i] != 0;
-    return count;
-}
-
-/* A bit for each slot with that tag; of free slots too, if it is 0. */
-static unsigned with_tag(const struct block_bucket *bucket, uint32_t tag)
-{
-    unsigned mask = 0;
-
-    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS; i++)
-        mask |= (unsigned)(bucket->tags[i] == tag) << i;
-    return mask;
-}
-
 /* The entry of hash, or 0. */
 static uint32_t find_in(const struct block_table *table, const struct block_buckets *in,
                         uint64_t hash)
 {
-    const uint32_t tag = tag_of(hash);
+    const uint32_t tag = block_tag(hash);
 
     if (in->count == 0)
         return 0;
-    for (size_t at = home(in, tag);; at = after(in, at)) {
+    for (size_t at = block_buckets_home(in, tag);; at = block_buckets_after(in, at)) {
         const struct block_bucket *bucket = &in->at[at];
 
-        for (unsigned mask = with_tag(bucket, tag); mask != 0; mask &= mask - 1) {
+        for (unsigned mask = block_bucket_with_tag(bucket, tag); mask != 0; mask &= mask - 1) {
             const uint32_t entry = bucket->entries[__builtin_ctz(mask)];
 
             if (entry != 0 && table->entries[entry].hash == hash)
                 return entry;
         }
-        if (!is_full(bucket))
+        if (!block_bucket_is_full(bucket))
             return 0;
     }
 }
@@ -140,93 +85,17 @@ static uint32_t find_entry(const struct block_table *table, uint64_t hash)
     return entry != 0 ? entry : find_in(table, &table->old, hash);
 }
 
-static void add_slot(struct block_buckets *in, uint32_t tag, uint32_t entry)
-{
-    size_t at = home(in, tag);
-    unsigned i;
-
-    while (is_full(&in->at[at]))
-        at = after(in, at);
-    i = used_count(&in->at[at]);
-    in->at[at].tags[i] = tag;
-    in->at[at].entries[i] = entry;
-    in->count++;
-}
-
-/* Takes slot i out of its bucket; the last one takes its place. */
-static void take_slot(struct block_bucket *bucket, unsigned i)
-{
-    const unsigned last = used_count(bucket) - 1;
-
-    bucket->tags[i] = bucket->tags[last];
-    bucket->entries[i] = bucket->entries[last];
-    bucket->tags[last] = 0;
-    bucket->entries[last] = 0;
-}
-
-/* A slot in bucket `at` that `hole` or one before it is the home of, or -1. */
-static int displaced_slot(const struct block_buckets *in, size_t at, size_t hole)
-{
-    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS && in->at[at].entries[i] != 0; i++)
-        if (distance(in, home(in, in->at[at].tags[i]), at) >= distance(in, hole, at))
-            return (int)i;
-    return -1;
-}
-
-/* Removes slot i of bucket `hole`, and brings back whoever was displaced by it, and by him. */
-static void remove_slot(struct block_buckets *in, size_t hole, unsigned i)
-{
-    bool was_full = is_full(&in->at[hole]);
-
-    assert(in->count > 0);
-
-    take_slot(&in->at[hole], i);
-    in->count--;
-    for (size_t at = after(in, hole); was_full; at = after(in, at)) {
-        const int back = displaced_slot(in, at, hole);
-
-        was_full = is_full(&in->at[at]);
-        if (back < 0)
-            continue;
-        in->at[hole].tags[BLOCK_BUCKET_SLOTS - 1] = in->at[at].tags[back];
-        in->at[hole].entries[BLOCK_BUCKET_SLOTS - 1] = in->at[at].entries[back];
-        take_slot(&in->at[at], (unsigned)back);
-        hole = at;
-    }
-}
-
-/* False: that entry has no slot in here. */
-static bool remove_entry(struct block_buckets *in, uint32_t tag, uint32_t entry)
-{
-    if (in->count == 0)
-        return false;
-    for (size_t at = home(in, tag);; at = after(in, at)) {
-        const struct block_bucket *bucket = &in->at[at];
-
-        for (unsigned mask = with_tag(bucket, tag); mask != 0; mask &= mask - 1) {
-            const unsigned i = (unsigned)__builtin_ctz(mask);
-
-            if (bucket->entries[i] != entry)
-                continue;
-            remove_slot(in, at, i);
-            return true;
-        }
-        if (!is_full(bucket))
-            return false;
-    }
-}
-
 /* Inlined by all means: gcc takes a call that only prefetches for one without effect. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 static ALWAYS_INLINE void prefetch_bucket(const struct block_table *table, uint64_t hash)
 {
-    const uint32_t tag = tag_of(hash);
+    const uint32_t tag = block_tag(hash);
 
     if (table->buckets.at != NULL)
-        __builtin_prefetch(&table->buckets.at[home(&table->buckets, tag)]);
+        __builtin_prefetch(&table->buckets.at[block_buckets_home(&table->buckets, tag)]);
     if (table->old.at != NULL)
-        __builtin_prefetch(&table->old.at[home(&table->old, tag)]);
+        __builtin_prefetch(&table->old.at[block_buckets_home(&table->old, tag)]);
 }
 
 /* ---- growth ---- */
@@ -270,11 +139,11 @@ static void drain(struct block_table *table)
         struct block_bucket *bucket = &old->at[table->drain_at];
 
         if (bucket->entries[0] == 0) {
-            table->drain_at = after(old, table->drain_at);
+            table->drain_at = block_buckets_after(old, table->drain_at);
             continue;
         }
-        add_slot(&table->buckets, bucket->tags[0], bucket->entries[0]);
-        remove_slot(old, table->drain_at, 0);
+        block_buckets_add(&table->buckets, bucket->tags[0], bucket->entries[0]);
+        block_buckets_remove_slot(old, table->drain_at, 0);
     }
     if (old->at != NULL && old->count == 0)
         drop(old);
@@ -437,7 +306,7 @@ uint64_t *block_table_claim(struct block_table *table, uint64_t hash, struct blo
     entry = take_entry(table);
     if (entry == 0)
         return NULL;
-    add_slot(&table->buckets, tag_of(hash), entry);
+    block_buckets_add(&table->buckets, block_tag(hash), entry);
     table->entries[entry] = (struct block_entry){hash, 0};
     follow_to(trail, entry);
     return &table->entries[entry].value;
@@ -466,8 +335,9 @@ void block_table_remove(struct block_table *table, uint64_t *value, const struct
     static_assert(offsetof(struct block_entry, value) == sizeof *value, "hash, then value");
     assert(entry > 0 && entry < table->entry_end);
 
-    tag = tag_of(table->entries[entry].hash);
-    if (!remove_entry(&table->buckets, tag, entry) && !remove_entry(&table->old, tag, entry))
+    tag = block_tag(table->entries[entry].hash);
+    if (!block_buckets_remove(&table->buckets, tag, entry) &&
+        !block_buckets_remove(&table->old, tag, entry))
         abort(); /* an entry that no bucket knows */
     give_entry(table, entry);
     prefetch_ahead(table, trail);
@@ -477,9 +347,10 @@ void block_table_remove(struct block_table *table, uint64_t *value, const struct
 /* Where the entry of hash most likely is: in its home, the first with its tag. */
 static const struct block_entry *likely_entry(const struct block_table *table, uint64_t hash)
 {
-    const uint32_t tag = tag_of(hash);
-    const struct block_bucket *bucket = &table->buckets.at[home(&table->buckets, tag)];
-    const unsigned mask = with_tag(bucket, tag);
+    const uint32_t tag = block_tag(hash);
+    const struct block_bucket *bucket =
+        &table->buckets.at[block_buckets_home(&table->buckets, tag)];
+    const unsigned mask = block_bucket_with_tag(bucket, tag);
 
     return &table->entries[mask != 0 ? bucket->entries[__builtin_ctz(mask)] : 0];
 }

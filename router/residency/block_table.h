@@ -15,24 +15,11 @@
 
 #include "backends/runtime/must_check.h"
 #include "hashing/block_chain.h"
+#include "router/residency/block_buckets.h"
 
 struct block_entry {
     uint64_t hash; /* 0: free */
     uint64_t value;
-};
-
-enum { BLOCK_BUCKET_SLOTS = 8 };
-
-/* One cache line of slots; those in use come first. */
-struct block_bucket {
-    uint32_t tags[BLOCK_BUCKET_SLOTS];
-    uint32_t entries[BLOCK_BUCKET_SLOTS]; /* 0: free */
-};
-
-struct block_buckets {
-    struct block_bucket *at; /* NULL: none */
-    size_t bucket_count;
-    size_t count; /* slots in use */
 };
 
 struct block_table {

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * block_buckets: where block_table finds its entries: slots of a tag and an entry's number, in
+ * buckets of a cache line. Which entry a tag means among those that share it is seen in the
+ * entries, by their user; so is when to grow. One thread at a time.
+ */
+#ifndef ROUTER_RESIDENCY_BLOCK_BUCKETS_H
+#define ROUTER_RESIDENCY_BLOCK_BUCKETS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BLOCK_BUCKET_SLOTS = 8 };
+
+/* One cache line of slots; those in use come first. */
+struct block_bucket {
+    uint32_t tags[BLOCK_BUCKET_SLOTS];
+    uint32_t entries[BLOCK_BUCKET_SLOTS]; /* 0: free */
+};
+
+struct block_buckets {
+    struct block_bucket *at; /* the caller's memory, zeroed; NULL: none */
+    size_t bucket_count;
+    size_t count; /* slots in use */
+};
+
+/* Fibonacci hashing (Knuth 6.4): an odd multiplier loses nothing, and only high bits are used. */
+static inline uint32_t block_tag(uint64_t hash)
+{
+    return (uint32_t)(hash * 0x9e3779b97f4a7c15 >> 32);
+}
+
+/* Where slots of that tag begin. */
+static inline size_t block_buckets_home(const struct block_buckets *in, uint32_t tag)
+{
+    return (size_t)((uint64_t)tag * in->bucket_count >> 32);
+}
+
+/* The bucket behind at; behind the last comes the first. */
+static inline size_t block_buckets_after(const struct block_buckets *in, size_t at)
+{
+    return at + 1 < in->bucket_count ? at + 1 : 0;
+}
+
+/* Else a search that comes this far ends here. */
+static inline bool block_bucket_is_full(const struct block_bucket *bucket)
+{
+    return bucket->entries[BLOCK_BUCKET_SLOTS - 1] != 0;
+}
+
+/* A bit for each slot with that tag; of free slots too, if it is 0. */
+static inline unsigned block_bucket_with_tag(const struct block_bucket *bucket, uint32_t tag)
+{
+    unsigned mask = 0;
+
+    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS; i++)
+        mask |= (unsigned)(bucket->tags[i] == tag) << i;
+    return mask;
+}
+
+/* Adds a slot. There is room. */
+void block_buckets_add(struct block_buckets *in, uint32_t tag, uint32_t entry);
+
+/* False: that entry has no slot in here. */
+bool block_buckets_remove(struct block_buckets *in, uint32_t tag, uint32_t entry);
+
+/* Removes slot i of bucket `hole`, and brings back whoever was displaced by it, and by him. */
+void block_buckets_remove_slot(struct block_buckets *in, size_t hole, unsigned i);
+
+#endif
