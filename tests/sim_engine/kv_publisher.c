@@ -138,25 +138,35 @@ static void keep(struct kv_publisher *publisher, uint64_t sequence, zmq_msg_t *p
     publisher->kept_count++;
 }
 
-/* false: this was the end. */
-static bool take_batch(struct kv_publisher *publisher)
+static void take_batch(struct kv_publisher *publisher, const struct head *head)
 {
-    struct head head;
     zmq_msg_t payload;
-    int more = 0;
-    size_t size = sizeof more;
 
-    must(zmq_recv(publisher->inbox, &head, sizeof head, 0));
-    must(zmq_getsockopt(publisher->inbox, ZMQ_RCVMORE, &more, &size));
-    if (more == 0)
-        return false;
     must(zmq_msg_init(&payload));
     must(zmq_msg_recv(&payload, publisher->inbox, 0));
-    if (head.is_sent)
-        send_batch(publisher, publisher->events, head.sequence, &payload);
-    if (head.is_kept)
-        keep(publisher, head.sequence, &payload);
+    if (head->is_sent)
+        send_batch(publisher, publisher->events, head->sequence, &payload);
+    if (head->is_kept)
+        keep(publisher, head->sequence, &payload);
     must(zmq_msg_close(&payload));
+}
+
+/* All that was put by now: who asks for a replay gets what was put before he asked. false: the last
+ * of it was the end. */
+static bool take_batches(struct kv_publisher *publisher)
+{
+    struct head head;
+
+    while (zmq_recv(publisher->inbox, &head, sizeof head, ZMQ_DONTWAIT) >= 0) {
+        int more = 0;
+        size_t size = sizeof more;
+
+        must(zmq_getsockopt(publisher->inbox, ZMQ_RCVMORE, &more, &size));
+        if (more == 0)
+            return false;
+        take_batch(publisher, &head);
+    }
+    assert(zmq_errno() == EAGAIN || zmq_errno() == EINTR);
     return true;
 }
 
@@ -230,7 +240,7 @@ static void run(void *arg)
 
     for (;;) {
         must(zmq_poll(items, count, -1));
-        if ((items[0].revents & ZMQ_POLLIN) != 0 && !take_batch(publisher))
+        if (!take_batches(publisher))
             return;
         if (count == 2 && (items[1].revents & ZMQ_POLLIN) != 0)
             answer_replay(publisher);
