@@ -63,6 +63,8 @@ class World:
                                        kv_events=self.engine.events,
                                        kv_replay=self.engine.replay, **options)
         self.agent.wait_ready()
+        if "state_dir" in options:  # whose state it is, is known with the engine's model
+            self.agent.log.wait("engine_state")
         self.engine.wait_subscriber()
         if self.engine.has_replay:
             wait_until(lambda: self.metric("events_caught_up"), "it knows all")

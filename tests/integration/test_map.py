@@ -568,6 +568,8 @@ def test_who_is_believed_is_a_table(world):
     agent.hold(prompt(1), count=3)
     world.wait(world.fleet[0], believed=True, records=3)
     wait_until(lambda: world.row(world.fleet[0])["agent"], "its meta is read")
+    wait_until(lambda: world.router.admin("/residency").json()["map"]["listed"] == 1,
+               "the list of workers is read")
 
     head, *rows = shown(world).splitlines()
 
