@@ -35,7 +35,10 @@
  * block that they both have. */
 enum { SLACK_TOKENS = 85 };
 
-enum { ANSWER_LOOKS_MAX = 1024 }; /* token blocks looked at for one answer */
+enum {
+    ANSWER_LOOKS_MAX = 1024, /* token blocks looked at for one answer */
+    SIBLING_LOOKS_MAX = 64,  /* texts that go on from one block */
+};
 
 static const double SHARE_STEP_MIN = 1.0 / 16; /* large at first, when nothing is known yet */
 
@@ -210,6 +213,26 @@ static void use_cached(const struct join *join)
     correct(join, join->known - 1, cached > slack ? cached - slack : 0, UINT32_MAX);
 }
 
+/* Whether a text that goes on from the last mapped block of the path became tokens up to found. */
+static bool is_found_of_sibling(const struct join *join, const struct token_node *found)
+{
+    const struct alignment *alignment = join->alignment;
+    const uint32_t last = alignment->path[join->known - 1];
+    uint32_t child = text_chain_at(&alignment->text, last)->child, looks = 0;
+
+    for (; child != 0 && looks < SIBLING_LOOKS_MAX; looks++) {
+        const struct token_node *node =
+            token_chain_find(&alignment->tokens, alignment->aligned[child].block);
+
+        while (node != NULL && node->depth > found->depth)
+            node = token_chain_at(&alignment->tokens, node->parent);
+        if (node == found)
+            return true;
+        child = text_chain_at(&alignment->text, child)->sibling_older;
+    }
+    return false;
+}
+
 /*
  * Whether the engine found text that we know: of what it found behind the part of the path that is
  * mapped, some tokens are another text's. Else it was a prompt, or an answer, that nobody told us
@@ -222,11 +245,11 @@ static bool has_found_known_text(const struct join *join)
 
     for (uint32_t depth = found->depth; depth > 0; depth--) {
         if (block_at(join, depth)->token_end <= known_end)
-            return false;
+            break;
         if (block_map_find(&join->alignment->by_block, block_at(join, depth)->digest.low) != NULL)
             return true;
     }
-    return false;
+    return join->known > 0 && is_found_of_sibling(join, found);
 }
 
 /* Decides where each block of the path ends, in tokens. */

@@ -315,6 +315,39 @@ Test(alignment, behind_the_end_of_a_message_prompts_part_at_once)
     alignment_release(&world.alignment);
 }
 
+Test(alignment, a_prompt_that_ends_a_block_behind_the_parting_is_a_known_one_too)
+{
+    struct world world;
+    struct request first, second;
+    uint32_t words[5 * TEXT_WORDS];
+    make_world(&world);
+    /* What both have is 64 tokens a block, what each has of its own is 16. */
+    for (uint32_t w = 0; w < 5 * TEXT_WORDS; w++)
+        words[w] = w;
+    make_request(&world, &first, words, 5 * TEXT_WORDS);
+    for (uint32_t w = 4 * TEXT_WORDS; w < 5 * TEXT_WORDS; w++)
+        words[w] = 2000 + w;
+    make_request(&world, &second, words, 5 * TEXT_WORDS);
+    for (uint32_t i = 0; i < 4 * 64 + TEXT_WORDS; i++) {
+        first.ids[i] = i < 4 * 64 ? 1000 + i : 5000 + i;
+        second.ids[i] = i < 4 * 64 ? 1000 + i : 6000 + i;
+    }
+    first.id_count = second.id_count = 4 * 64 + TEXT_WORDS;
+    for (size_t i = 3; i < 5; i++) /* the fourth block ends a message */
+        first.text[i].end = second.text[i].end -= 100;
+    finish_request(&world, &first, 1);
+    finish_request(&world, &second, 2);
+    second.anchor.cached_tokens = 4 * 64;
+
+    give_all(&world, &first);
+    uint32_t tokens_before = tokens_at(&world, &first, 3);
+    give_all(&world, &second);
+
+    cr_assert(lt(u32, tokens_before, 4 * 64 - BLOCK_TOKENS));
+    cr_assert(eq(u32, tokens_at(&world, &second, 3), 4 * 64));
+    alignment_release(&world.alignment);
+}
+
 Test(alignment, what_the_engine_found_of_a_turn_that_nobody_told_of_moves_no_place)
 {
     struct world world;
