@@ -155,7 +155,7 @@ run_bench()
     is_asked "$1" || return 0
     name=$1
     shift
-    timeout 120 "build/bench/$name" "$@" >"$LOG_DIR/bench.out" 2>&1
+    timeout 300 "build/bench/$name" "$@" >"$LOG_DIR/bench.out" 2>&1
     bench_status=$?
     cat "$LOG_DIR/bench.out"
     if [ $bench_status -eq "$EXIT_SKIP" ]; then
