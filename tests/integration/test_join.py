@@ -660,6 +660,10 @@ def test_a_conversation_over_two_routers_is_exact_from_its_second_turn(
     for router in routers:
         wait_until(lambda router=router:
                    router.metrics()["samovar_router_map_exact_workers"] == 2, "both are exact")
+        # Before that no anchor can be named: the agents' probes tell them.
+        wait_until(lambda router=router: all(
+            row["agent"] and row["agent"]["block_tokens"] == 16
+            for row in router.admin("/residency").json()["workers"]), "their blocks are known")
     messages = [{"role": "system", "content": TEXT_4K}]
 
     for turn in range(6):
