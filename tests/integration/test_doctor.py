@@ -86,8 +86,10 @@ def test_a_cluster_that_is_well_is_found_well(start_redis, start_sim, start_agen
     router.wait_ready()
     wait_until(lambda: [row for row in router.admin("/residency").json()["workers"]
                         if row["believed"]], "the router believes the agent")
-    examine("--admin", "http://%s:%d" % router.admin_address, "--host", HOST, "--port",
-            router.address[1], *flags, *FAST)  # the engine has had a prompt: its blocks are known
+    # The engine has had a prompt: its blocks are known.
+    router.post(CHAT, CHAT.request(messages=[{"role": "user", "content": "Hello. " * 40}]))
+    wait_until(lambda: router.admin("/residency").json()["workers"][0]["agent"]["block_tokens"],
+               "the router has read it")
 
     found = examine("--admin", "http://%s:%d" % router.admin_address, "--host", HOST, "--port",
                     router.address[1], *flags, *FAST)
