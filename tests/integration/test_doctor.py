@@ -88,8 +88,9 @@ def test_a_cluster_that_is_well_is_found_well(start_redis, start_sim, start_agen
                         if row["believed"]], "the router believes the agent")
     # The engine has had a prompt: its blocks are known.
     router.post(CHAT, CHAT.request(messages=[{"role": "user", "content": "Hello. " * 40}]))
-    wait_until(lambda: router.admin("/residency").json()["workers"][0]["agent"]["block_tokens"],
-               "the router has read it")
+    wait_until(lambda: all(row["whole"] and row["agent"]["block_tokens"]
+                           for row in router.admin("/residency").json()["workers"]),
+               "the router has read it, and that its agent knows all")
 
     found = examine("--admin", "http://%s:%d" % router.admin_address, "--host", HOST, "--port",
                     router.address[1], *flags, *FAST)
