@@ -217,7 +217,7 @@ static size_t fill_knowns(const struct exchange *exchange, struct search *search
                           relay->matches, worker_set_count(relay->workers));
     if (relay->index != NULL)
         residency_index_match(relay->index, exchange->blocks, exchange->block_count, relay->claims,
-                              RESIDENCY_HOLDER_COUNT_MAX);
+                              residency_sync_holder_end(relay->sync));
     for (size_t i = 0; i < search->model->worker_count; i++) {
         struct worker *worker = worker_set_at(relay->workers, search->model->workers[i]);
 

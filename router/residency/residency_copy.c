@@ -35,13 +35,12 @@ bool residency_copy_begin(struct residency_copy *copy, struct residency_holders 
 {
     assert(copy->holder == RESIDENCY_HOLDER_NONE);
 
-    for (uint32_t i = 0; i < RESIDENCY_HOLDER_COUNT_MAX; i++) {
-        uint32_t holder = (holders->next + i) % RESIDENCY_HOLDER_COUNT_MAX;
-
+    for (uint32_t holder = 0; holder < RESIDENCY_HOLDER_COUNT_MAX; holder++) {
         if (holders->is_taken[holder] || !residency_index_is_free(holders->index, holder))
             continue;
         holders->is_taken[holder] = true;
-        holders->next = holder + 1;
+        if (holders->end <= holder)
+            holders->end = holder + 1;
         copy->holder = holder;
         return true;
     }
@@ -55,6 +54,8 @@ void residency_copy_drop(struct residency_copy *copy, struct residency_holders *
     assert(holders->is_taken[copy->holder]);
     residency_index_retire(holders->index, copy->holder);
     holders->is_taken[copy->holder] = false;
+    while (holders->end > 0 && !holders->is_taken[holders->end - 1])
+        holders->end--;
     residency_copy_init(copy);
 }
 

@@ -18,10 +18,11 @@
 
 enum { RESIDENCY_HOLDER_NONE = UINT32_MAX >> 1, RESIDENCY_TIER_COUNT = 3 };
 
-/* The numbers of one index, and who takes them. */
+/* The numbers of one index, and which are taken: low ones, as a match costs what it is asked for.
+ */
 struct residency_holders {
     struct residency_index *index;
-    uint32_t next; /* looked at first */
+    uint32_t end; /* those that are taken are below it */
     bool is_taken[RESIDENCY_HOLDER_COUNT_MAX];
 };
 

@@ -194,6 +194,9 @@ struct residency_agent {
     uint32_t text_depth_max; /* blocks of a prompt that the agent can take in */
 };
 
+/* Each holder of which an agent has claims is below it: a match need not ask about more. */
+uint32_t residency_sync_holder_end(const struct residency_sync *sync);
+
 /* Cheap: for each worker at each choice. now_ms is monotonic, as everywhere here. */
 struct residency_agent residency_sync_agent(const struct residency_sync *sync, uint32_t worker,
                                             uint64_t now_ms);

@@ -60,6 +60,11 @@ static enum residency_doubt doubt_of(const struct residency_sync *sync,
                                                    : RESIDENCY_DOUBT_NOT_READ;
 }
 
+uint32_t residency_sync_holder_end(const struct residency_sync *sync)
+{
+    return sync->holders.end;
+}
+
 struct residency_agent residency_sync_agent(const struct residency_sync *sync, uint32_t worker,
                                             uint64_t now_ms)
 {

@@ -267,6 +267,27 @@ Test(residency_sync, another_life_takes_everything_of_the_last_one_with_it_at_on
     map_world_release(&world);
 }
 
+Test(residency_sync, holders_stay_few_however_many_lives_go_by)
+{
+    struct map_world world = exact_world();
+
+    for (uint32_t generation = 2; generation < 50; generation++) {
+        map_begin_life(&world, (struct residency_life){7, generation});
+        map_hold(&world, generation, 16, RESIDENCY_HBM);
+        map_lease(&world);
+        cr_assert(map_read(&world));
+
+        cr_assert(map_agent(&world).has_claims);
+        cr_assert(lt(u32, map_agent(&world).holder, residency_sync_holder_end(world.sync)));
+        cr_assert(le(u32, residency_sync_holder_end(world.sync), 2));
+        map_tick(&world, 1);
+    }
+    residency_sync_forget(world.sync, MAP_WORKER);
+
+    cr_assert(eq(u32, residency_sync_holder_end(world.sync), 0));
+    map_world_release(&world);
+}
+
 Test(residency_sync, two_epochs_that_take_turns_are_never_believed)
 {
     struct map_world world = exact_world();
