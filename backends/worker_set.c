@@ -254,6 +254,7 @@ static bool learn_model(struct worker_set *set, uint32_t index, struct json_valu
     if (speaks_for(model, index)) {
         free(model->json);
         model->json = copy_string(buf_slice(&json));
+        model->is_lora = json_type(json_get(entry, "parent")) == JSON_STRING;
         model->source = index;
     }
     add_worker_to(model, index);

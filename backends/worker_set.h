@@ -27,6 +27,7 @@ enum {
 struct model {
     char *id;          /* NUL-terminated */
     char *json;        /* its object as the worker at source last wrote it, minified */
+    bool is_lora;      /* that has a "parent": an adapter of another model, as vLLM lists them */
     uint32_t source;   /* the first that listed it; another one when that one no longer does */
     uint32_t *workers; /* indices of those that list it, ascending, also while they are down */
     size_t worker_count;

@@ -347,18 +347,13 @@ static struct attempt_notes *make_notes(struct join *join, const struct attempt_
     return notes;
 }
 
-/* A LoRA is listed as a model with a parent; engines tell its blocks apart by its name. */
+/* Engines tell a LoRA's blocks apart by its name. */
 static struct slice lora_of(const struct join *join, const char *model_id)
 {
     struct slice id = slice_of_string(model_id);
     const struct model *model = worker_set_find_model(join->config.workers, id);
-    struct json_value root;
-    struct parse_error error;
 
-    if (model == NULL ||
-        json_scan_copy(join->config.scanner, slice_of_string(model->json), &root, &error) < 0)
-        return slice_of(NULL, 0);
-    return json_type(json_get(root, "parent")) == JSON_STRING ? id : slice_of(NULL, 0);
+    return model != NULL && model->is_lora ? id : slice_of(NULL, 0);
 }
 
 static enum anchor_outcome ask(struct attempt_notes *notes, const struct attempt_begun *begun,

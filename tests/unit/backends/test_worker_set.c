@@ -208,6 +208,23 @@ Test(worker_set, the_list_of_a_real_vllm_is_understood)
     worker_set_destroy(set);
 }
 
+Test(worker_set, a_model_with_a_parent_is_a_lora_until_its_list_says_otherwise)
+{
+    struct worker_set *set = set_with_workers(1);
+
+    int count = learn(set, 0,
+                      "{\"data\":[{\"id\":\"base\",\"parent\":null},{\"id\":\"none\"},"
+                      "{\"id\":\"sql\",\"parent\":\"base\"}]}");
+
+    cr_assert(eq(int, count, 3));
+    cr_assert(not(find(set, "base")->is_lora));
+    cr_assert(not(find(set, "none")->is_lora));
+    cr_assert(find(set, "sql")->is_lora);
+    cr_assert(eq(int, learn(set, 0, "{\"data\":[{\"id\":\"sql\"}]}"), 1));
+    cr_assert(not(find(set, "sql")->is_lora));
+    worker_set_destroy(set);
+}
+
 Test(worker_set, models_of_several_workers_are_merged_in_order_of_first_sight)
 {
     struct worker_set *set = set_with_workers(3);
