@@ -167,7 +167,9 @@ static void on_batch(void *context, struct kv_event_notice notice, struct kv_eve
     if (notice.lost_count > 0) {
         reporter->has_lost = true;
         LOG(LOG_WARN, "events_lost", log_text("worker", reporter->config.spec->name),
-            log_u64("batches", notice.lost_count));
+            log_u64("batches", notice.lost_count),
+            log_text("effect", "all that the engine held is withdrawn, and comes back with what it "
+                               "replays or stores"));
     }
     if (notice.is_restarted || notice.lost_count > 0)
         withdraw(reporter);

@@ -366,6 +366,8 @@ def test_what_is_lost_for_good_withdraws_all(start_world):
     world.map.wait_records({})
     world.wait_whole("0")
     assert world.metric("event_batches_lost_total") == 1
+    lost, = world.agent.log.find("events_lost")
+    assert lost["batches"] == 1 and "withdrawn" in lost["effect"]
     world.hold(3)
 
 
@@ -491,6 +493,19 @@ def test_a_state_that_does_not_fit_is_refused_and_replaced(world, tmp_path, harm
     assert file.stat().st_mode & 0o777 == 0o600
     world.start_agent("--probe-interval-ms", 20, state_dir=state)
     assert world.agent.log.wait("state_taken_up")["text_blocks"] == 4
+
+
+def test_a_state_that_cannot_be_kept_ends_nothing_and_is_said(world, tmp_path):
+    state = tmp_path / "state"
+    world.agent.stop()
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    world.hold(1)
+    for path in (*state.iterdir(), state):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+    world.agent.stop()
+
+    assert world.agent.log.wait("state_not_saved")["why"] == "No such file or directory"
 
 
 def test_a_directory_that_others_may_write_is_no_place_for_a_state(redis, secret_file, tmp_path):

@@ -554,6 +554,7 @@ def test_redis_away_is_nothing_to_a_request(router, engine, agent, redis):
     redis.kill()
     for number in range(5):
         assert router.post(CHAT, CHAT.request(f"{number}" + TEXT_4K)).status == 200
+    assert router.log.wait("notes_link_down")["why"]
     redis.start()
     agent.appear()
 
