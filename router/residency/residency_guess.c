@@ -21,16 +21,18 @@
  *
  * Only blocks that the index took have a node: what is believed here is what a match sees, and the
  * memory for nodes is bounded by the index's own limit.
- */
-
-/*
+ *
  * A block that is new with a prompt keeps the number of that prompt's making. Makings are in a
  * small ring, so that settling one is a write, however long the prompt; an old one that is pushed
  * out of the ring is settled by that. A making that nobody settles ends by its time.
  */
 
-enum { MAKING_COUNT = 4096 };
-enum { CAPACITY_TOKENS_DEFAULT = 131072, NODE_COUNT_MIN = 64, EVICTED_PER_REFUSAL_MAX = 16 };
+enum {
+    MAKING_COUNT = 4096,
+    CAPACITY_TOKENS_DEFAULT = 131072,
+    NODE_COUNT_MIN = 64,
+    EVICTED_PER_REFUSAL_MAX = 16,
+};
 
 static const uint32_t NONE = UINT32_MAX;
 
@@ -232,19 +234,22 @@ static void set_tokens(struct guess_worker *of, uint32_t at, uint32_t tokens_mil
     of->nodes[at].tokens_milli = tokens_milli;
 }
 
-/* A node without tokens is a new one. */
-static void touch(struct residency_guess *guess, uint32_t worker, uint64_t hash,
+/* True: hash is new, and of that making. A node without tokens is a new one. */
+static bool touch(struct residency_guess *guess, uint32_t worker, uint64_t hash,
                   uint32_t tokens_milli, uint32_t making)
 {
     struct guess_worker *of = guess->workers[worker];
     uint32_t at = unlinked_node(guess, worker, hash);
+    bool is_new;
 
     if (at == NONE)
-        return;
+        return false;
     link_newest(of, at);
-    if (of->nodes[at].tokens_milli == 0)
+    is_new = of->nodes[at].tokens_milli == 0;
+    if (is_new)
         of->nodes[at].making = making;
     set_tokens(of, at, tokens_milli);
+    return is_new;
 }
 
 static uint32_t tokens_milli_of(uint64_t bytes, double tokens_per_byte)
@@ -274,11 +279,15 @@ static size_t fitting(const struct guess_worker *of, const struct guess_prompt *
     return at;
 }
 
-static uint32_t begin_making(struct residency_guess *guess, uint64_t until_ms)
+static uint32_t next_making(const struct residency_guess *guess)
 {
-    guess->making += guess->making == UINT32_MAX ? 2 : 1; /* never 0 */
-    guess->makings[guess->making % MAKING_COUNT] = (struct making){guess->making, until_ms};
-    return guess->making;
+    return guess->making + (guess->making == UINT32_MAX ? 2 : 1); /* never 0 */
+}
+
+static void begin_making(struct residency_guess *guess, uint32_t making, uint64_t until_ms)
+{
+    guess->making = making;
+    guess->makings[making % MAKING_COUNT] = (struct making){making, until_ms};
 }
 
 static bool is_being_made(const struct residency_guess *guess, uint32_t making, uint64_t now_ms)
@@ -329,21 +338,20 @@ void residency_guess_set_capacity(struct residency_guess *guess, uint32_t worker
 uint32_t residency_guess_learn(struct residency_guess *guess, uint32_t worker,
                                const struct guess_prompt *prompt)
 {
-    uint32_t making = 0;
-    size_t known;
+    const uint32_t making = next_making(guess);
+    bool has_new = false;
 
     assert(worker < RESIDENCY_HOLDER_COUNT_MAX);
     assert(prompt->tokens_per_byte > 0);
 
-    known = prompt->from +
-            residency_guess_run(guess, worker, prompt->blocks, prompt->from, prompt->block_count);
-    if (known < prompt->block_count)
-        making = begin_making(guess, prompt->pending_until_ms);
     for (size_t i = fitting(worker_of(guess, worker), prompt); i-- > prompt->from;) {
-        touch(guess, worker, prompt->blocks[i].hash,
-              block_tokens_milli(prompt->blocks, i, prompt->tokens_per_byte), making);
+        has_new |= touch(guess, worker, prompt->blocks[i].hash,
+                         block_tokens_milli(prompt->blocks, i, prompt->tokens_per_byte), making);
         evict_excess(guess, worker);
     }
+    if (!has_new)
+        return 0;
+    begin_making(guess, making, prompt->pending_until_ms);
     return making;
 }
 
