@@ -5,13 +5,12 @@ killed, stopped and come back by chance, one at a time. In the end nothing faile
 nothing is left over, and no promise outlives the trouble.
 """
 
-import random
 import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 
+from acts import Acts
 from outcome import HALF_ANSWERED
 from peers.cluster import Cluster, Load
 from peers.process import wait_until
@@ -19,37 +18,15 @@ from peers.process import wait_until
 WELL_S = 20  # within which all is exact again, whatever was the last that happened
 
 
-class MapTrouble:
-    """Runs in a thread of its own; everybody is well again when it has stopped."""
-
+class MapTrouble(Acts):
     def __init__(self, cluster, seed):
+        super().__init__(f"{seed}/map", (0.3, 1.5))
         self.cluster = cluster
-        self.counts = Counter()
-        self.crashes = []  # of this thread: a fault of this program, or of a start
         self.dead_routers = set()
-        self._random = random.Random(f"{seed}/map")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self):
-        self._thread.start()
-
-    def stop(self):
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _run(self):
-        acts = [self._kill_redis, self._freeze_redis, self._empty_redis, self._kill_agent,
+    def acts(self):
+        return [self._kill_redis, self._freeze_redis, self._empty_redis, self._kill_agent,
                 self._freeze_agent, self._kill_engine, self._kill_router]
-        while not self._stop.wait(self._random.uniform(0.3, 1.5)):
-            act = self._random.choice(acts)
-            self.counts[act.__name__.strip("_")] += 1
-            try:
-                act()
-            except Exception as failure:  # told at the end
-                self.crashes.append(f"{act.__name__}: {type(failure).__name__}: {failure}")
-                return
 
     def _pause(self):
         """Short of a lease, or beyond it."""

@@ -174,6 +174,7 @@ def judge_rest(verdict, router, reloads, clients, trouble, samples):
             for result in ("applied", "refused")}
     sent = {"applied": reloads.sent["config_reloaded"], "refused": reloads.sent["config_refused"]}
     verdict.add("reloads", spell(told), told == sent)
+    verdict.add("trouble that failed itself", trouble.crashes or 0, not trouble.crashes)
     verdict.add("clients that failed themselves", len(clients.crashes), not clients.crashes)
     for text in clients.crashes[:10]:
         print("CRASH", text[:500], file=sys.stderr)

@@ -5,8 +5,9 @@ import random
 import signal
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 
+from acts import Acts
 from peers.openai_api import CHAT, COMPLETIONS
 from peers.sim import Sim
 from peers.wire import HOST
@@ -104,45 +105,28 @@ class Engine:
         self.sim.stop()
 
 
-class Trouble:
-    """Runs in a thread of its own; everybody is well again when it has stopped."""
-
+class Trouble(Acts):
     def __init__(self, seed):
+        super().__init__(f"{seed}/trouble", (1, 4))
         self.done = defaultdict(list)  # by request id: what scripted workers did to it
-        self.counts = Counter()
         self.kills = []  # (from, to, url): when connections of a worker ended in the midst of it all
         self.engines = [Engine(), Engine()]
         self.scripted = [ScriptedWorker(), ScriptedWorker()]
         for number, worker in enumerate(self.scripted):
             worker.handler = RandomHandler(f"{seed}/{number}", self.done)
-        self._random = random.Random(f"{seed}/trouble")
         self.pauses = []  # (from, to): storms, and the pause that the last answer of one asked for
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
     def workers(self):
         return [*self.engines, *self.scripted]
 
-    def start(self):
-        self._thread.start()
-
-    def stop(self):
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
     def close(self):
         for worker in self.workers:
             worker.stop()
 
-    def _run(self):
-        acts = [self._kill_engine, self._freeze_engine, self._kill_scripted, self._reset_all,
+    def acts(self):
+        return [self._kill_engine, self._freeze_engine, self._kill_scripted, self._reset_all,
                 self._storm]
-        while not self._stop.wait(self._random.uniform(1, 4)):
-            act = self._random.choice(acts)
-            self.counts[act.__name__.strip("_")] += 1
-            act()
 
     def _pause(self):
         time.sleep(self._random.uniform(0.2, 1.5))
