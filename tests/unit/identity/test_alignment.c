@@ -256,22 +256,28 @@ Test(alignment, an_anchor_that_does_not_fit_its_own_block_is_dropped)
     alignment_release(&world.alignment);
 }
 
+/* Two prompts that share four blocks of 64 tokens each and have six of 16 each of their own: at
+ * first all of the first one's look like 35. They are to be finished. */
+static void make_uneven_pair(struct world *world, struct request *first, struct request *second)
+{
+    uint32_t words[10 * TEXT_WORDS];
+
+    make_plain(world, first, 4, 1000, 1);
+    for (size_t i = 0; i < 6 * TEXT_WORDS; i++)
+        first->ids[4 * 64 + i] = 5000 + (uint32_t)i;
+    first->id_count = 4 * 64 + 6 * TEXT_WORDS;
+    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
+        words[w] = w < 4 * TEXT_WORDS ? w : 2000 + w;
+    make_request(world, second, words, 10 * TEXT_WORDS);
+}
+
 Test(alignment, what_was_interpolated_behind_a_parting_is_corrected)
 {
     struct world world;
     struct request first, second;
-    uint32_t words[10 * TEXT_WORDS];
     make_world(&world);
-    /* Text of four blocks becomes 64 tokens each; the six others only 16: at first all look
-     * like 35. */
-    make_plain(&world, &first, 4, 1000, 1);
-    for (size_t i = 0; i < 6 * TEXT_WORDS; i++)
-        first.ids[4 * 64 + i] = 5000 + (uint32_t)i;
-    first.id_count = 4 * 64 + 6 * TEXT_WORDS;
+    make_uneven_pair(&world, &first, &second);
     finish_request(&world, &first, 1);
-    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
-        words[w] = w < 4 * TEXT_WORDS ? w : 2000 + w;
-    make_request(&world, &second, words, 10 * TEXT_WORDS);
     finish_request(&world, &second, 2);
     second.anchor.cached_tokens = 4 * 64;
 
@@ -291,18 +297,11 @@ Test(alignment, behind_the_end_of_a_message_prompts_part_at_once)
 {
     struct world world;
     struct request first, second;
-    uint32_t words[10 * TEXT_WORDS];
     make_world(&world);
-    make_plain(&world, &first, 4, 1000, 1);
-    for (size_t i = 0; i < 6 * TEXT_WORDS; i++)
-        first.ids[4 * 64 + i] = 5000 + (uint32_t)i;
-    first.id_count = 4 * 64 + 6 * TEXT_WORDS;
-    finish_request(&world, &first, 1);
-    for (uint32_t w = 0; w < 10 * TEXT_WORDS; w++)
-        words[w] = w < 4 * TEXT_WORDS ? w : 2000 + w;
-    make_request(&world, &second, words, 10 * TEXT_WORDS);
+    make_uneven_pair(&world, &first, &second);
     for (size_t i = 3; i < 10; i++) /* the fourth block is not full: a message ends there */
         first.text[i].end = second.text[i].end -= 100;
+    finish_request(&world, &first, 1);
     finish_request(&world, &second, 2);
     second.anchor.cached_tokens = 4 * 64;
 
