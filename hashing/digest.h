@@ -27,6 +27,8 @@ enum digest_domain {
     DIGEST_TOKEN_ALIAS = 9, /* what an engine calls a block */
     DIGEST_ATTEMPT = 10,    /* the id of an attempt, as the engine was told it */
     DIGEST_ALIGNMENT = 11,  /* an agent's saved state */
+    DIGEST_TOKEN_CHECK = 12, /* the token ids of one block, beside its name */
+    DIGEST_LAYOUT = 13,      /* of an engine's pages: model, dtype, sizes */
 };
 
 struct digest_128 {

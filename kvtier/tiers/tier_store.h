@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * tier_store: the CPU and SSD tiers of one layout (a model's pages): saves pages of engines, gives
+ * them back, moves them down when room is needed and up when they are asked for, and says what is
+ * where, after it is true. Engines with the same layout share it. Loop thread only; the copying is
+ * done by threads of its own, and every function returns at once.
+ *
+ * Order of truth. Appearing: payload, header, index, then the observer. Leaving: the observer,
+ * index, wait for readers, then the slot is used again. A block that moves from tier to tier is in
+ * both before it is in one. Nobody is told of a block that cannot be loaded.
+ */
+#ifndef KVTIER_TIERS_TIER_STORE_H
+#define KVTIER_TIERS_TIER_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backends/io_loop.h"
+#include "backends/runtime/must_check.h"
+#include "kvtier/device/device.h"
+#include "kvtier/tiers/block_table.h"
+#include "kvtier/tiers/tier.h"
+
+struct tier_store;
+struct tier_hold;
+
+/* What became of a block: tiers, bits 1 << enum block_tier, absolute. depth: blocks before it in
+ * its chain. A parent is told before its children, and a child leaves before its parent. May not
+ * call the store. */
+typedef void tier_changed_fn(void *ctx, struct block_key key, struct digest_128 parent,
+                             uint32_t depth, uint8_t tiers);
+
+struct tier_store_config {
+    struct io_loop *io;
+    struct device *devices[2]; /* by enum device_kind; NULL: there is none. Borrowed until close */
+    uint32_t page_bytes;
+    uint64_t layout;
+    uint64_t cpu_bytes;  /* at least a few pages */
+    uint64_t ssd_bytes;  /* 0: no SSD tier */
+    const char *ssd_dir; /* borrowed for the call */
+    uint64_t ssd_reserve_bytes;
+    const struct eviction_ops *eviction;
+    uint32_t load_threads; /* that serve engines: reads never wait behind writes */
+    uint32_t save_threads;
+    uint32_t job_count_max;     /* that may wait; more are refused and counted */
+    uint64_t write_bytes_per_s; /* budget for SSD writes; 0: none */
+    bool has_checksum;          /* of pages in CPU memory; on SSD always */
+    bool may_use_uring;
+    bool may_use_direct;
+    tier_changed_fn *on_changed;
+    void *ctx;
+};
+
+/* row(field, help): counters, from the start on. */
+#define TIER_STORE_COUNTERS(row)                                                                   \
+    row(saved_blocks) row(saved_known_blocks) row(save_refused_blocks) row(save_failed_blocks)     \
+        row(loaded_cpu_blocks) row(loaded_ssd_blocks) row(load_failed_blocks) row(corrupt_blocks)  \
+            row(demoted_blocks) row(demote_skipped_blocks) row(promoted_blocks) row(prefetch_late) \
+                row(scanned_blocks) row(evicted_cpu_blocks) row(evicted_ssd_blocks)                \
+                    row(ssd_write_errors) row(holds_expired)
+
+#define TIER_STORE_COUNTER(field) uint64_t field;
+struct tier_store_stats {
+    TIER_STORE_COUNTERS(TIER_STORE_COUNTER)
+    const struct block_table_stats *blocks;
+    uint32_t slot_count[BLOCK_TIER_COUNT];
+    bool is_ssd_writable; /* false: full or failing, or there is none; reads go on */
+    bool is_scanning;     /* a restart scan of the SSD is under way */
+    double load_bytes_per_s[BLOCK_TIER_COUNT]; /* measured, of loads to engines; 0: none yet */
+    double load_queue_ms[BLOCK_TIER_COUNT];    /* what a load begun now would wait */
+    uint64_t hold_oldest_ms;                   /* age of the oldest hold; 0: none */
+};
+#undef TIER_STORE_COUNTER
+
+/* Begins a restart scan of the SSD in the background. -EINVAL, -ENOMEM, -EPERM, -EIO with a
+ * sentence in why. */
+MUST_CHECK int tier_store_create(struct tier_store_config config, struct tier_store **store,
+                                 char why[TIER_WHY_BYTES]);
+
+/* How many of keys, from the first on, can be loaded; tiers as block_table_match(). No side effect.
+ */
+size_t tier_store_match(const struct tier_store *store, const struct block_key *keys, size_t count,
+                        uint8_t *tiers);
+
+/* What loading blocks that lie in tiers[0..count) would take now, queues included, in milliseconds:
+ * measured rates, or the defaults of tier.h's kind while there are none. */
+double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count);
+
+/*
+ * A lease on the first blocks of keys that can be loaded: they stay until tier_hold_release() or
+ * until ms have passed. Counts as a use. NULL: none can be loaded, or no memory. The hold's
+ * owner is whoever calls; expired holds hold nothing, and loads by them fail.
+ */
+struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
+                                  size_t count, uint64_t ms);
+size_t tier_hold_count(const struct tier_hold *hold);
+void tier_hold_extend(struct tier_hold *hold, uint64_t ms);
+/* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. */
+void tier_hold_trim(struct tier_hold *hold, size_t first, size_t count);
+/* May be called while a load of it runs: what that reads stays until it is done. NULLs *hold. */
+void tier_hold_release(struct tier_hold **hold);
+
+/*
+ * Blocks [first, first + count) of hold into the engine's blocks, verified. on_done once, on the
+ * loop, never before this returns: loaded is how many from the first on are there; what is behind
+ * them may be anything. Where more blocks than 0 fail their check, they are withdrawn. -EBUSY: too
+ * many jobs wait; -ESTALE: the hold has expired.
+ */
+typedef void tier_loaded_fn(void *ctx, uint32_t loaded);
+MUST_CHECK int tier_store_load(struct tier_store *store, struct tier_hold *hold, size_t first,
+                               size_t count, struct engine_memory *memory,
+                               const uint32_t *engine_blocks, tier_loaded_fn *on_done, void *ctx);
+
+/* One block to save; parent.low 0: first of its chain. */
+struct tier_save {
+    struct block_key key;
+    struct digest_128 parent;
+    uint32_t depth;
+    uint32_t engine_block;
+};
+
+/*
+ * Copies what is not held yet out of the engine's memory into the CPU tier. When the copying is
+ * done, may_commit is asked on the loop whether the engine had left the pages alone until then (it
+ * waits for us, or closes its connection before it goes on): false means that the bytes may be
+ * anything, and they are thrown away. Then on_done, once, on the loop. -EBUSY: too many jobs wait.
+ */
+struct tier_saved {
+    uint32_t saved;
+    uint32_t known;   /* held already */
+    uint32_t refused; /* no room: everything is in use */
+};
+typedef bool tier_may_commit_fn(void *ctx);
+typedef void tier_saved_fn(void *ctx, struct tier_saved saved);
+MUST_CHECK int tier_store_save(struct tier_store *store, const struct tier_save *blocks,
+                               size_t count, struct engine_memory *memory,
+                               tier_may_commit_fn *may_commit, tier_saved_fn *on_done, void *ctx);
+
+/*
+ * Brings the first blocks of keys that are on the SSD alone into CPU memory before anybody asks:
+ * behind all loads, once however often it is asked for, given up at deadline_ms (io_loop_now_ms()).
+ * Returns how many moves it began.
+ */
+size_t tier_store_prefetch(struct tier_store *store, const struct block_key *keys, size_t count,
+                           uint64_t deadline_ms);
+
+/* Nothing of this layout is true any more (the weights were changed): all of it is withdrawn. */
+void tier_store_clear(struct tier_store *store);
+
+/* Tells on_changed of all that is held, parents first: to someone who has just come. */
+void tier_store_tell(const struct tier_store *store, tier_changed_fn *on_changed, void *ctx);
+
+struct tier_store_stats tier_store_stats(const struct tier_store *store);
+
+/* Ends what runs, holds and handles; NULLs *store, which may be NULL; on_closed, once, by the loop.
+ * Nothing is told to the observer: what is on the SSD stays there. */
+void tier_store_close(struct tier_store **store, void (*on_closed)(void *ctx), void *ctx);
+
+#endif
