@@ -46,7 +46,15 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
+    ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
+};
+
+/* What the connector said of an attempt, for its answer: a router that need not ask for anchors
+ * does not know it. */
+struct engine_anchor {
+    uint64_t attempt;
+    uint64_t last_block;
 };
 
 struct reporter {
@@ -67,6 +75,7 @@ struct reporter {
     uint64_t foreign_fingerprint; /* that was logged last */
     bool is_rival_told;           /* to the log, and not yet that it is over */
     uint64_t claims_total;
+    struct engine_anchor anchors[ENGINE_ANCHOR_COUNT]; /* by attempt; the newest of two stays */
     uint64_t anchors_total;
     uint64_t foreign_anchors_total;
     void (*on_closed)(void *ctx);
@@ -90,6 +99,14 @@ static void on_unknown_start(void *ctx, uint64_t start)
     struct reporter *reporter = ctx;
 
     (void)!residency_report_set(reporter->report, (struct residency_record){.hash = start});
+}
+
+static uint64_t find_prompt(void *ctx, uint64_t attempt)
+{
+    const struct reporter *reporter = ctx;
+    const struct engine_anchor *anchor = &reporter->anchors[attempt % ENGINE_ANCHOR_COUNT];
+
+    return anchor->attempt == attempt ? anchor->last_block : 0;
 }
 
 /* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
@@ -274,6 +291,7 @@ void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uin
     reporter->anchors_total++;
     if (last_block == 0)
         return; /* there is nothing of it to find again */
+    reporter->anchors[attempt % ENGINE_ANCHOR_COUNT] = (struct engine_anchor){attempt, last_block};
     alignment_anchor(&reporter->alignment,
                      &(struct alignment_anchor){.attempt = attempt,
                                                 .last_block = last_block,
@@ -360,6 +378,7 @@ static int open_alignment(struct reporter *reporter)
     cache_events_init(&reporter->events, config->secret, &reporter->alignment.tokens);
     note_intake_init(&reporter->intake, &reporter->alignment, config->fingerprint);
     reporter->intake.on_unknown_start = on_unknown_start;
+    reporter->intake.find_prompt = find_prompt;
     reporter->intake.ctx = reporter;
     return 0;
 }
