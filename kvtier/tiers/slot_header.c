@@ -107,3 +107,16 @@ int slot_header_read(struct slot_header *header, const uint8_t bytes[SLOT_HEADER
         return -EBADMSG;
     return 0;
 }
+
+int slot_header_expect(struct slot_header *header, const uint8_t bytes[SLOT_HEADER_BYTES],
+                       const struct slot_header *expected)
+{
+    int status = slot_header_read(header, bytes);
+
+    if (status < 0)
+        return status;
+    return header->layout == expected->layout && block_key_equal(header->key, expected->key) &&
+                   header->payload_len == expected->payload_len
+               ? 0
+               : -EBADMSG;
+}

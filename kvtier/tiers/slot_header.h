@@ -32,4 +32,9 @@ void slot_header_write(const struct slot_header *header, uint8_t bytes[SLOT_HEAD
 /* Bytes of any origin. -EBADMSG: not a header of this version, or not whole; the slot is empty. */
 MUST_CHECK int slot_header_read(struct slot_header *header, const uint8_t bytes[SLOT_HEADER_BYTES]);
 
+/* The same, and -EBADMSG too where layout, key or payload_len is not that of expected. */
+MUST_CHECK int slot_header_expect(struct slot_header *header,
+                                  const uint8_t bytes[SLOT_HEADER_BYTES],
+                                  const struct slot_header *expected);
+
 #endif

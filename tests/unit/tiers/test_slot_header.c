@@ -104,3 +104,21 @@ Test(slot_header, a_name_of_zero_is_none)
 
     cr_assert(eq(int, slot_header_read(&header, bytes), -EBADMSG));
 }
+
+Test(slot_header, another_blocks_layouts_or_lengths_is_not_what_was_expected)
+{
+    uint8_t bytes[SLOT_HEADER_BYTES];
+    struct slot_header header, other[5];
+    slot_header_write(&sample, bytes);
+    for (size_t i = 0; i < 5; i++)
+        other[i] = sample;
+    other[0].layout++;
+    other[1].key.name.low++;
+    other[2].key.name.high++;
+    other[3].key.check++;
+    other[4].payload_len++;
+
+    cr_assert(eq(int, slot_header_expect(&header, bytes, &sample), 0));
+    for (size_t i = 0; i < 5; i++)
+        cr_assert(eq(int, slot_header_expect(&header, bytes, &other[i]), -EBADMSG), "%zu", i);
+}
