@@ -29,6 +29,11 @@
  *
  * What an agent says without being asked does not exist. An agent that cannot read a message
  * answers REFUSED and closes; an engine then is without tiers until it has registered anew.
+ *
+ * Who closes: an engine that goes on without SAVED, or gives up, first shuts its sending side down.
+ * For what is still being loaded it reads on, and keeps those blocks until LOADED or until the agent
+ * has closed too. So an agent closes a worker's connection, for whatever reason, only when nothing
+ * of it writes into that worker's memory any more.
  */
 #ifndef KVTIER_CONNECTOR_IPC_WIRE_H
 #define KVTIER_CONNECTOR_IPC_WIRE_H
