@@ -29,6 +29,12 @@
  *
  * What an agent says without being asked does not exist. An agent that cannot read a message
  * answers REFUSED and closes; an engine then is without tiers until it has registered anew.
+ *
+ * The end of a connection says who may touch the pages. An agent closes its end, or dies, only when
+ * nothing of it copies into or out of them any more: an engine that reads end of file has them for
+ * itself. An engine that goes while a LOAD is out shuts its writing side (SHUT_WR) and keeps the
+ * blocks until LOADED or end of file; an agent takes the one like a close. Numbers of requests and
+ * jobs begin anew with a connection; what an engine had OPENed before, it opens again if it likes.
  */
 #ifndef KVTIER_CONNECTOR_IPC_WIRE_H
 #define KVTIER_CONNECTOR_IPC_WIRE_H
