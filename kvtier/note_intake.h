@@ -37,10 +37,15 @@ enum note_result { NOTE_RESULT_ROWS(NOTE_RESULT_CONSTANT) NOTE_RESULT_COUNT };
 /* start is not known here: whoever publishes what is held should say so. */
 typedef void note_unknown_start_fn(void *ctx, uint64_t start);
 
+/* The name of the last full block of attempt's prompt, where the engine's connector told it; 0. */
+typedef uint64_t note_find_prompt_fn(void *ctx, uint64_t attempt);
+
 struct note_intake {
     struct alignment *alignment; /* borrowed */
     uint64_t fingerprint;
-    note_unknown_start_fn *on_unknown_start;
+    note_unknown_start_fn *on_unknown_start; /* may be NULL, as the next */
+    note_find_prompt_fn
+        *find_prompt; /* for answers whose router does not know the prompt's tokens */
     void *ctx;
     uint64_t results[NOTE_RESULT_COUNT];
     uint64_t foreign_fingerprint; /* of the last foreign entry; 0: there was none */

@@ -277,8 +277,15 @@ bool ipc_save_entry(struct slice *rest, struct ipc_save_entry *entry);
 
 /* ---- writing ---- */
 
-/* Appends the whole message; slices of numbers are copied as they are. -ENOMEM; -EMSGSIZE: longer
- * than IPC_MESSAGE_BYTES_MAX, nothing is appended. */
+/* Appends the whole message, or nothing; slices of numbers, regions, segments and entries are
+ * copied as they are. -ENOMEM, -ENOBUFS as buf_append(); -EMSGSIZE: longer than
+ * IPC_MESSAGE_BYTES_MAX. */
 MUST_CHECK int ipc_message_write(struct buf *out, const struct ipc_message *message);
+
+/* What hello->regions, hello->segments and save->entries are made of, one after the other. Errors
+ * as buf_append(). */
+MUST_CHECK int ipc_region_write(struct buf *out, const struct ipc_region *region);
+MUST_CHECK int ipc_segment_write(struct buf *out, const struct page_segment *segment);
+MUST_CHECK int ipc_save_entry_write(struct buf *out, const struct ipc_save_entry *entry);
 
 #endif
