@@ -31,11 +31,11 @@
  * answers REFUSED and closes; an engine then is without tiers until it has registered anew.
  *
  * Who closes: an engine that goes on without SAVED, or gives up, first shuts its sending side down.
- * For what is still being loaded it reads on, and keeps those blocks until LOADED or until the agent
- * has closed too. So an agent closes a worker's connection, for whatever reason, only when nothing
- * of it copies into or out of that worker's memory any more: who reads end of file has its pages for
- * itself. Numbers of requests and jobs begin anew with a connection; what an engine had OPENed
- * before, it opens again if it likes.
+ * For what is still being loaded it reads on, and keeps those blocks until LOADED or until the
+ * agent has closed too. So an agent closes a worker's connection, for whatever reason, only when
+ * nothing of it copies into or out of that worker's memory any more: who reads end of file has its
+ * pages for itself. Numbers of requests and jobs begin anew with a connection; what an engine had
+ * OPENed before, it opens again if it likes.
  */
 #ifndef KVTIER_CONNECTOR_IPC_WIRE_H
 #define KVTIER_CONNECTOR_IPC_WIRE_H
