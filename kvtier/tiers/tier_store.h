@@ -141,11 +141,11 @@ MUST_CHECK int tier_store_save(struct tier_store *store, const struct tier_save 
                                tier_may_commit_fn *may_commit, tier_saved_fn *on_done, void *ctx);
 
 /*
- * Brings the first blocks of keys that are on the SSD alone into CPU memory before anybody asks:
- * behind all loads, once however often it is asked for, given up at deadline_ms (io_loop_now_ms()).
- * Returns how many moves it began.
+ * Brings those of names that are on the SSD alone into CPU memory before anybody asks, in their
+ * order, as long as each is held somewhere: behind all loads, once however often it is asked for,
+ * given up at deadline_ms (io_loop_now_ms()). Returns how many moves it began.
  */
-size_t tier_store_prefetch(struct tier_store *store, const struct block_key *keys, size_t count,
+size_t tier_store_prefetch(struct tier_store *store, const struct digest_128 *names, size_t count,
                            uint64_t deadline_ms);
 
 /* Nothing of this layout is true any more (the weights were changed): all of it is withdrawn. */
