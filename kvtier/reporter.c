@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/runtime/log.h"
+#include "kvtier/attempt_key.h"
 #include "kvtier/state_keeper.h"
 
 /*
@@ -45,7 +46,15 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
+    ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
+};
+
+/* What the connector said of an attempt, for its answer: a router that need not ask for anchors
+ * does not know it. */
+struct engine_anchor {
+    uint64_t attempt;
+    uint64_t last_block;
 };
 
 struct reporter {
@@ -66,6 +75,9 @@ struct reporter {
     uint64_t foreign_fingerprint; /* that was logged last */
     bool is_rival_told;           /* to the log, and not yet that it is over */
     uint64_t claims_total;
+    struct engine_anchor anchors[ENGINE_ANCHOR_COUNT]; /* by attempt; the newest of two stays */
+    uint64_t anchors_total;
+    uint64_t foreign_anchors_total;
     void (*on_closed)(void *ctx);
     void *closed_ctx;
 };
@@ -87,6 +99,14 @@ static void on_unknown_start(void *ctx, uint64_t start)
     struct reporter *reporter = ctx;
 
     (void)!residency_report_set(reporter->report, (struct residency_record){.hash = start});
+}
+
+static uint64_t find_prompt(void *ctx, uint64_t attempt)
+{
+    const struct reporter *reporter = ctx;
+    const struct engine_anchor *anchor = &reporter->anchors[attempt % ENGINE_ANCHOR_COUNT];
+
+    return anchor->attempt == attempt ? anchor->last_block : 0;
 }
 
 /* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
@@ -240,6 +260,55 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
     residency_report_set_meta(reporter->report, meta);
 }
 
+/* ---- the tiers beneath the engine, and its connector ---- */
+
+void reporter_take_block(struct reporter *reporter, const struct reporter_block *block)
+{
+    /* Where there is no place for it, it is not claimed: counted by the chain. */
+    (void)!token_chain_place(&reporter->alignment.tokens,
+                             &(struct token_place){.name = block->name,
+                                                   .parent = block->parent,
+                                                   .token_count = block->token_count,
+                                                   .tiers = block->tiers});
+    flush_soon(reporter);
+}
+
+void reporter_drop_blocks(struct reporter *reporter)
+{
+    token_chain_displace_all(&reporter->alignment.tokens);
+    flush_soon(reporter);
+}
+
+void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uint64_t last_block,
+                          uint32_t prompt_tokens)
+{
+    const uint64_t attempt = attempt_key_of_engine_id(reporter->config.secret, engine_id);
+
+    if (attempt == 0) {
+        reporter->foreign_anchors_total++;
+        return;
+    }
+    reporter->anchors_total++;
+    if (last_block == 0)
+        return; /* there is nothing of it to find again */
+    reporter->anchors[attempt % ENGINE_ANCHOR_COUNT] = (struct engine_anchor){attempt, last_block};
+    alignment_anchor(&reporter->alignment,
+                     &(struct alignment_anchor){.attempt = attempt,
+                                                .last_block = last_block,
+                                                .token_count = prompt_tokens,
+                                                .cached_tokens = UINT32_MAX},
+                     io_loop_now_ms(reporter->io));
+    flush_soon(reporter);
+}
+
+void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers)
+{
+    struct residency_meta *meta = &reporter->meta;
+
+    meta->has_anchors = tiers->has_connector;
+    residency_report_set_meta(reporter->report, meta);
+}
+
 void reporter_linked(struct reporter *reporter)
 {
     residency_report_linked(reporter->report);
@@ -309,6 +378,7 @@ static int open_alignment(struct reporter *reporter)
     cache_events_init(&reporter->events, config->secret, &reporter->alignment.tokens);
     note_intake_init(&reporter->intake, &reporter->alignment, config->fingerprint);
     reporter->intake.on_unknown_start = on_unknown_start;
+    reporter->intake.find_prompt = find_prompt;
     reporter->intake.ctx = reporter;
     return 0;
 }
@@ -377,6 +447,8 @@ struct reporter_stats reporter_stats(const struct reporter *reporter)
         .source = kv_event_source_stats(reporter->source),
         .report = residency_report_stats(reporter->report),
         .claims_total = reporter->claims_total,
+        .anchors_total = reporter->anchors_total,
+        .foreign_anchors_total = reporter->foreign_anchors_total,
         .state = reporter->state.stats,
         .epoch = reporter->meta.epoch,
         .block_tokens = reporter->meta.block_tokens,

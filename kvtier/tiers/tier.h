@@ -38,11 +38,18 @@ struct tier_transfer {
     struct block_key key;     /* written into the header; expected there on a read */
     struct digest_128 parent; /* of a write */
     uint32_t depth;           /* of a write */
-    void *payload;            /* page_bytes, aligned to TIER_ALIGN_BYTES; written from, read into */
-    int status;               /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
+    void *payload; /* room for tier_stride_bytes(page_bytes), aligned to TIER_ALIGN_BYTES;
+                    * written from, read into: what is behind page_bytes too */
+    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
 };
 
 enum { TIER_ALIGN_BYTES = 4096 };
+
+/* From one payload to the next in an arena: whole sectors, as O_DIRECT wants them. */
+static inline size_t tier_stride_bytes(uint32_t page_bytes)
+{
+    return ((size_t)page_bytes + TIER_ALIGN_BYTES - 1) / TIER_ALIGN_BYTES * TIER_ALIGN_BYTES;
+}
 
 struct tier_ops {
     const char *name; /* "cpu", "ssd" */
@@ -71,7 +78,7 @@ struct tier_ops {
 struct tier {
     const struct tier_ops *ops;
     uint32_t page_bytes;
-    uint32_t slot_count; /* that there are; an SSD's grows up to its quota as files are added */
+    uint32_t slot_count; /* that there are; an SSD's files are made as slots of them are written */
     uint64_t layout;     /* fingerprint: slots of another are no slots */
 };
 
