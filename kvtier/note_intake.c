@@ -106,6 +106,19 @@ static enum note_result take_answer(struct note_intake *intake, const struct res
     return result_of(status, NOTE_ANSWERED);
 }
 
+/* start says where in the prompt they are, which whoever moves them need not know. */
+static enum note_result take_prefetch(struct note_intake *intake, const struct residency_note *note)
+{
+    if (intake->on_prefetch == NULL)
+        return NOTE_UNUSED;
+    if (note->block_count > NOTE_INTAKE_BLOCK_COUNT_MAX)
+        return NOTE_INVALID;
+    for (size_t i = 0; i < note->block_count; i++)
+        intake->hashes[i] = residency_note_block(note, i).hash;
+    intake->on_prefetch(intake->ctx, intake->hashes, note->block_count, note->within_ms);
+    return NOTE_PREFETCH;
+}
+
 static enum note_result take(struct note_intake *intake, const struct residency_note *note,
                              uint64_t now_ms)
 {
@@ -125,8 +138,9 @@ static enum note_result take(struct note_intake *intake, const struct residency_
     case RESIDENCY_NOTE_ANCHOR:
         take_anchor(intake, note, note->attempt, now_ms);
         return NOTE_ANCHOR;
-    case RESIDENCY_NOTE_DRAIN:
     case RESIDENCY_NOTE_PREFETCH:
+        return take_prefetch(intake, note);
+    case RESIDENCY_NOTE_DRAIN:
         break;
     }
     return NOTE_UNUSED;
