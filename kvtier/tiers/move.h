@@ -2,7 +2,8 @@
 
 /*
  * move: one copy of one block between two ends (a tier, or an engine's memory), as states. It says
- * which steps there are; what a step does to the index does tier_job. Pure; one thread at a time.
+ * which steps there are; what a step does to the index does tier_store_job. Pure; one thread at a
+ * time.
  */
 #ifndef KVTIER_TIERS_MOVE_H
 #define KVTIER_TIERS_MOVE_H

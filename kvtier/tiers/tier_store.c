@@ -16,7 +16,8 @@
  *
  * Everything that decides is on the loop, over one block_table; threads get slots and bytes, never
  * blocks. What an engine waits for is bounded in number (job_count_max); what goes on behind its
- * back is bounded by what it may keep from leaving (tier_demote) or is one at a time (tier_scan).
+ * back is bounded by what it may keep from leaving (tier_store_demote) or is one at a time
+ * (tier_store_scan).
  *
  * Closing: what waits comes back at once, what runs when its thread is done, each with its on_done;
  * then the mover's handles, then ours. Nothing is told to those who watch.

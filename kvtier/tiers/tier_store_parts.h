@@ -4,12 +4,13 @@
  * tier_store_parts: what the files of a tier_store share. Nobody else includes it but tests, which
  * give it tiers of their own. Loop thread only.
  *
- *   tier_store     life, match, stats, clear, tell; tier_store_create makes the tiers for it
- *   tier_index     the order of truth: the one place where blocks come and go, and are told of
- *   tier_job       moves in batches: begin, settle, end once
- *   tier_save  tier_load  tier_demote  tier_promote    what each kind of job plans and concludes
- *   tier_hold      leases
- *   tier_scan      a walk over the SSD's slots: found again, or emptied
+ *   tier_store           life, match, stats, clear, tell
+ *   tier_store_create    makes the tiers for it
+ *   tier_store_index     the order of truth: where blocks come and go, and are told of
+ *   tier_store_job       moves in batches: begin, settle, end once
+ *   tier_store_save, _load, _demote, _promote    what each kind of job plans and concludes
+ *   tier_store_hold      leases
+ *   tier_store_scan      a walk over the SSD's slots: found again, or emptied
  */
 #ifndef KVTIER_TIERS_TIER_STORE_PARTS_H
 #define KVTIER_TIERS_TIER_STORE_PARTS_H
@@ -70,7 +71,7 @@ uint64_t tier_store_staging_bytes(const struct tier_store *store);
 /* Of the block_table: room for what has a place, and for some that are only held or followed. */
 uint32_t tier_store_block_count_max(const struct tier_store *store);
 
-/* ---- tier_index ---- */
+/* ---- tier_store_index ---- */
 
 static inline const struct tier_block *tier_index_at(const struct tier_store *store, uint32_t block)
 {
@@ -95,7 +96,7 @@ void tier_index_end_read(struct tier_store *store, uint32_t block, enum block_ti
 /* A free slot, for which others may have had to leave; BLOCK_SLOT_NONE: all are needed. */
 uint32_t tier_index_take_slot(struct tier_store *store, enum block_tier tier);
 
-/* ---- tier_job ---- */
+/* ---- tier_store_job ---- */
 
 /* How many blocks and bytes one thread is given at once at most: enough that handing over costs
  * nothing, few enough that what is more urgent waits no longer than that (some 10 ms). */
@@ -133,7 +134,7 @@ struct tier_job {
     void *ctx;
     struct tier_saved saved;
     uint32_t asked; /* blocks that the engine asked for: moves, and what could not be moved */
-    /* tier_job's own */
+    /* tier_store_job's own */
     struct tier_batch *batches;
     struct tier_copy_block *copy_blocks;
     struct tier_transfer *transfers;
@@ -166,7 +167,7 @@ bool tier_job_commit(struct tier_job *job, struct move *move);
 /* What arrived or waits is not wanted. */
 void tier_job_cancel(struct tier_job *job, struct move *move);
 
-/* ---- tier_demote ---- */
+/* ---- tier_store_demote ---- */
 
 /* Whether its next loss from CPU memory should leave a copy on the SSD that is not there yet. */
 bool tier_demote_is_due(const struct tier_store *store, uint32_t block);
@@ -181,7 +182,7 @@ void tier_demote_chains(struct tier_store *store, const uint32_t *blocks, size_t
 /* Whether the SSD takes writes now. */
 bool tier_demote_may_write(const struct tier_store *store);
 
-/* ---- tier_hold ---- */
+/* ---- tier_store_hold ---- */
 
 void tier_hold_init(struct tier_store *store);
 /* Frees all: nobody may use one any more. */
@@ -192,12 +193,12 @@ uint64_t tier_hold_oldest_ms(const struct tier_store *store);
 MUST_CHECK int tier_hold_range(const struct tier_hold *hold, size_t first, size_t count,
                                const uint32_t **blocks);
 
-/* ---- tier_load ---- */
+/* ---- tier_store_load ---- */
 
 /* What a load begun now would wait for a thread. */
 double tier_load_queue_ms(const struct tier_store *store);
 
-/* ---- tier_scan ---- */
+/* ---- tier_store_scan ---- */
 
 /* Begins at the first slot (again). is_erasing: what is found is emptied, not published. -ENOMEM.
  */

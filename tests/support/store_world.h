@@ -316,7 +316,9 @@ static inline void world_run(struct world *world)
 
 static void world_on_closed(void *ctx)
 {
-    ((struct world *)ctx)->is_closed = true;
+    struct world *world = ctx;
+
+    world->is_closed = true;
 }
 
 static inline void world_close(struct world *world)
@@ -357,7 +359,9 @@ struct world_save {
 
 static bool world_may_commit(void *ctx)
 {
-    return !((struct world_save *)ctx)->may_not_commit;
+    const struct world_save *save = ctx;
+
+    return !save->may_not_commit;
 }
 
 static void world_on_saved(void *ctx, struct tier_saved saved)

@@ -15,8 +15,9 @@
  *
  * A block is told of as long as it is HELD somewhere. One that leaves its last tier leaves before
  * what it follows: in CPU memory the block_table sees to that. The SSD holds no block without the
- * one before it (tier_demote), so nothing there hangs on CPU memory alone. The other way about it
- * happens: the end of a chain in CPU memory, its beginning on the SSD. Such a beginning stays.
+ * one before it (tier_store_demote), so nothing there hangs on CPU memory alone. The other way
+ * about it happens: the end of a chain in CPU memory, its beginning on the SSD. Such a beginning
+ * stays.
  *
  * Room in CPU memory is never waited for. A victim that is worth a copy on the SSD is given one
  * and another victim looked for; when there are no others it goes without.
