@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * engine_sessions_parts: what the files of engine_sessions know in common. engine_sessions.c: who
- * comes and goes; engine_hello.c: who they are; engine_scheduler.c: requests, and what is found of
- * them; engine_worker.c: loads and saves.
+ * engine_sessions_parts: what the files of engine_sessions share: engine_sessions.c knows who comes
+ * and goes; engine_sessions_hello.c who they are; engine_sessions_scheduler.c requests, and what is
+ * found of them; engine_sessions_worker.c loads and saves. Nobody else includes it.
  */
 #ifndef KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
 #define KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
@@ -87,17 +87,17 @@ void engine_session_leave(struct engine_session *session);
 
 /* Each serves one message of conn, after which conn may be gone. */
 
-/* engine_hello.c */
+/* engine_sessions_hello.c */
 void engine_serve_hello(struct engine_conn *conn, const struct ipc_hello *hello,
                         const struct ipc_packet *packet);
-/* engine_scheduler.c */
+/* engine_sessions_scheduler.c */
 void engine_serve_open(struct engine_conn *conn, const struct ipc_open *open);
 void engine_serve_tokens(struct engine_conn *conn, const struct ipc_tokens *tokens);
 void engine_serve_lookup(struct engine_conn *conn, const struct ipc_lookup *lookup);
 void engine_serve_take(struct engine_conn *conn, const struct ipc_take *take);
 void engine_serve_close(struct engine_conn *conn, uint64_t number);
 void engine_serve_reset(struct engine_conn *conn, uint64_t number);
-/* engine_worker.c */
+/* engine_sessions_worker.c */
 void engine_serve_load(struct engine_conn *conn, const struct ipc_load *load);
 void engine_serve_save(struct engine_conn *conn, const struct ipc_save *save);
 

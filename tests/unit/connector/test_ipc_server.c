@@ -133,17 +133,23 @@ static int connect_to(const struct world *world)
 
 static bool is_opened(void *ctx)
 {
-    return ((const struct world *)ctx)->opened_count > 0;
+    const struct world *world = ctx;
+
+    return world->opened_count > 0;
 }
 
 static bool has_packet(void *ctx)
 {
-    return ((const struct world *)ctx)->packet_count > 0;
+    const struct world *world = ctx;
+
+    return world->packet_count > 0;
 }
 
 static bool has_end(void *ctx)
 {
-    return ((const struct world *)ctx)->end_count > 0;
+    const struct world *world = ctx;
+
+    return world->end_count > 0;
 }
 
 static int opened_connection(struct world *world)
