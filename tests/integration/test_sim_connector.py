@@ -47,6 +47,13 @@ def registered(sim, times=1):
     return sim
 
 
+def restart(agent, sim):
+    """The agent again, and the engine with it."""
+    times = metric(sim, "registrations_total")
+    agent.restart()
+    registered(sim, times + 1)
+
+
 def metric(sim, name):
     for line in sim.get("/metrics").read_all().decode().splitlines():
         if line.startswith(f"sim_{name} "):
@@ -180,8 +187,7 @@ def test_an_agent_that_was_restarted_is_registered_with_anew(sim, agent):
     _, fresh = ask(sim, prompt(1))
     evict(sim)
 
-    agent.restart()
-    registered(sim, 2)
+    restart(agent, sim)
 
     assert ask(sim, prompt(1)) == (40 * BLOCK, fresh)
     assert metric(sim, "wrong_pages_total") == 0
@@ -193,8 +199,7 @@ def test_answers_of_another_boot_end_the_registration(sim, agent):
     wait_until(lambda: metric(sim, "registrations_total") >= 2, "registered anew")
 
     agent.stale_boot = False
-    agent.restart()
-    registered(sim, 3)
+    restart(agent, sim)
     assert ask(sim, prompt(2))[0] == 0
 
 
@@ -210,13 +215,13 @@ def test_an_agent_that_refuses_is_asked_again(start, agent):
 
 def test_a_save_without_an_answer_ends_the_registration_in_time(sim, agent):
     agent.save_ms = 50
-    agent.restart()
-    registered(sim, 2)
+    restart(agent, sim)
     agent.answers_saves = False
     _, fresh = ask(sim, prompt(1))
 
     agent.answers_saves = True
-    registered(sim, 3)
+    agent.save_ms = 2000
+    restart(agent, sim)
     evict(sim)
     assert ask(sim, prompt(1)) == (40 * BLOCK, fresh)
     assert metric(sim, "saves_late_total") >= 1 and metric(sim, "wrong_pages_total") == 0
@@ -259,9 +264,8 @@ def test_blocks_of_a_load_are_left_alone_until_its_answer_though_the_client_left
 
 
 def test_an_engine_that_goes_while_a_load_is_out_keeps_its_blocks_until_end_of_file(sim, agent):
-    agent.save_ms = 50
-    agent.restart()
-    registered(sim, 2)
+    agent.save_ms = 500
+    restart(agent, sim)
     ask(sim, prompt(1, 20 * BLOCK))
     evict(sim)
     agent.answers_loads = agent.answers_saves = False
