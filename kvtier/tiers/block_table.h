@@ -15,42 +15,9 @@
 
 #include "backends/runtime/must_check.h"
 #include "kvtier/tiers/block_key.h"
+#include "kvtier/tiers/tier_block.h"
 
 struct eviction_ops;
-
-enum block_tier { BLOCK_TIER_CPU, BLOCK_TIER_SSD, BLOCK_TIER_COUNT };
-
-#define BLOCK_SLOT_NONE UINT32_MAX
-
-/*
- * A block's place in one tier. Only block_table_set_place() changes it:
- *
- *   ABSENT -> WRITING   a slot was taken, bytes are on their way; nobody may read it
- *   WRITING -> HELD     header and payload are there: it may be found, loaded and told of
- *   WRITING -> ABSENT   the move failed; the slot is free again
- *   HELD -> LEAVING     withdrawn from the map; those that read it read on, nobody begins to
- *   LEAVING -> ABSENT   the last reader has gone; the slot is free again
- *   LEAVING -> HELD     its eviction was given up before anything was done to it
- */
-enum block_place { BLOCK_ABSENT, BLOCK_WRITING, BLOCK_HELD, BLOCK_LEAVING, BLOCK_PLACE_COUNT };
-
-/* A block; parent is an index, 0: none. A node without a place in any tier exists only as long as
- * something follows it or someone holds it. (Not struct block: hashing/block_chain.h has that.) */
-struct tier_block {
-    struct block_key key; /* of a node made by block_table_claim_parent(): the name alone */
-    uint32_t parent;      /* 0: first of a chain, or its parent could not be had */
-    uint32_t child_count; /* blocks that follow it */
-    uint32_t depth;       /* blocks before it in the chain, as whoever stored it said */
-    uint32_t holds;       /* leases: it may not leave what it is in, see block_table_hold() */
-    uint32_t uses;        /* by block_table_use(), as long as it is known; saturating */
-    uint32_t next;        /* the table's own: in its bucket, or among the free nodes */
-    uint32_t slot[BLOCK_TIER_COUNT];          /* BLOCK_SLOT_NONE where it has no place */
-    uint32_t held_children[BLOCK_TIER_COUNT]; /* of those that follow: HELD or WRITING there */
-    uint16_t readers[BLOCK_TIER_COUNT];       /* moves that read the slot now */
-    uint8_t place[BLOCK_TIER_COUNT];          /* enum block_place */
-    bool is_picked[BLOCK_TIER_COUNT];         /* block_table_pick() gave it; until that is void */
-    bool has_check;                           /* false: only its name is known, nothing is held */
-};
 
 struct block_table_config {
     uint32_t block_count_max;              /* nodes: at least the slots of all tiers together */
@@ -62,7 +29,7 @@ struct block_table_stats {
     uint64_t held[BLOCK_TIER_COUNT]; /* places HELD now */
     uint64_t free_slots[BLOCK_TIER_COUNT];
     uint64_t evicted[BLOCK_TIER_COUNT]; /* chosen by block_table_pick() and gone since */
-    uint64_t refused;                   /* blocks not taken in: no node or slot could be had */
+    uint64_t refused;                   /* that block_table_add() turned away */
     uint64_t holds;                     /* now */
 };
 
@@ -146,9 +113,8 @@ void block_table_use(struct block_table *table, const uint32_t *indices, size_t 
  * lose them: HELD there, not held or read, and nothing that follows them is HELD or WRITING in the
  * same tier unless it is an earlier victim: a chain may go in one call, leaf first, and a parent
  * never goes before its child. Changes nothing: whoever evicts sets LEAVING, in this order. May
- * return fewer than there are (BLOCK_PICK_MAX at most); 0: nothing may leave.
+ * return fewer than there are (EVICTION_PICK_MAX at most); 0: nothing may leave.
  */
-enum { BLOCK_PICK_MAX = 64 };
 size_t block_table_pick(struct block_table *table, enum block_tier tier, uint32_t *victims,
                         size_t count);
 

@@ -14,16 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvtier/tiers/block_table.h"
+#include "kvtier/tiers/eviction_heap.h"
+#include "kvtier/tiers/tier_block.h"
 
 struct eviction_state; /* of one tier, the policy's own */
 
-/* Where a candidate stands: the lower goes first, by major, then minor. Of two blocks of one chain
- * the nearer to its end is never the higher after a use of both. */
-struct eviction_rank {
-    uint64_t major;
-    uint64_t minor;
-};
+enum { EVICTION_PICK_MAX = 64 }; /* victims of one pick */
 
 struct eviction_config {
     const struct tier_block *blocks; /* the table's array, for keys; indices < block_count */
@@ -47,7 +43,8 @@ struct eviction_ops {
     /* It has left the tier; was_evicted: because it was picked. What an adaptive policy remembers
      * of it (a ghost) it keeps by the key, in bounded memory. */
     void (*on_left)(struct eviction_state *state, uint32_t index, bool was_evicted);
-    /* Up to count candidates, those to lose first at first. Changes nothing. */
+    /* Up to count candidates, EVICTION_PICK_MAX at most, those to lose first at first. Changes
+     * nothing. */
     size_t (*pick)(struct eviction_state *state, uint32_t *victims, size_t count);
     /* Of any block HELD in the tier: what its rank is, or would be were it a candidate. */
     struct eviction_rank (*rank)(const struct eviction_state *state, uint32_t index);
