@@ -96,11 +96,27 @@ static enum note_result take_answer(struct note_intake *intake, const struct res
                                     uint64_t now_ms)
 {
     const uint64_t attempt = note->attempt * ANSWER_FACTOR;
+    struct residency_note answer = *note;
     int status = take_text(intake, note, attempt, now_ms);
 
-    if (status == 0 && note->has_anchor)
-        take_anchor(intake, note, attempt, now_ms);
+    if (answer.has_anchor && answer.last_block == 0 && intake->find_prompt != NULL)
+        answer.last_block = intake->find_prompt(intake->ctx, note->attempt);
+    if (status == 0 && answer.has_anchor && answer.last_block != 0)
+        take_anchor(intake, &answer, attempt, now_ms);
     return result_of(status, NOTE_ANSWERED);
+}
+
+/* start says where in the prompt they are, which whoever moves them need not know. */
+static enum note_result take_prefetch(struct note_intake *intake, const struct residency_note *note)
+{
+    if (intake->on_prefetch == NULL)
+        return NOTE_UNUSED;
+    if (note->block_count > NOTE_INTAKE_BLOCK_COUNT_MAX)
+        return NOTE_INVALID;
+    for (size_t i = 0; i < note->block_count; i++)
+        intake->hashes[i] = residency_note_block(note, i).hash;
+    intake->on_prefetch(intake->ctx, intake->hashes, note->block_count, note->within_ms);
+    return NOTE_PREFETCH;
 }
 
 static enum note_result take(struct note_intake *intake, const struct residency_note *note,
@@ -122,8 +138,9 @@ static enum note_result take(struct note_intake *intake, const struct residency_
     case RESIDENCY_NOTE_ANCHOR:
         take_anchor(intake, note, note->attempt, now_ms);
         return NOTE_ANCHOR;
-    case RESIDENCY_NOTE_DRAIN:
     case RESIDENCY_NOTE_PREFETCH:
+        return take_prefetch(intake, note);
+    case RESIDENCY_NOTE_DRAIN:
         break;
     }
     return NOTE_UNUSED;

@@ -24,6 +24,11 @@
 
 struct reporter;
 
+/* A router expects a request that wants these token blocks, the first of its chain first, within so
+ * many ms. Borrowed for the call. */
+typedef void reporter_prefetch_fn(void *ctx, struct reporter *reporter,
+                                  const struct digest_128 *names, size_t count, uint32_t within_ms);
+
 struct reporter_config {
     const struct engine_spec *spec; /* borrowed until close */
     const uint8_t *secret;          /* DIGEST_SECRET_BYTES; borrowed */
@@ -31,8 +36,10 @@ struct reporter_config {
     const char *topic; /* of events; borrowed */
     uint32_t token_blocks_max;
     uint32_t text_blocks_max;
-    struct redis_link *link; /* borrowed until close */
-    const char *state_dir;   /* "": nothing is kept over a restart; borrowed */
+    struct redis_link *link;           /* borrowed until close */
+    const char *state_dir;             /* "": nothing is kept over a restart; borrowed */
+    reporter_prefetch_fn *on_prefetch; /* NULL: there are no tiers */
+    void *ctx;
 };
 
 /* Starts to listen to the engine. -ENOMEM; -EINVAL: its endpoints are none; -EAGAIN: no thread. */

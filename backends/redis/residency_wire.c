@@ -20,6 +20,7 @@
  *   note     kind 1, flags 1, block count 2, length of the note 4, attempt 8, start 8,
  *            [last block 8, tokens 4, tail tokens 4, cached tokens 4: where flag 1 is set],
  *            blocks 10 each: hash 8, bytes 2
+ *            A prefetch is of no attempt: it has its deadline there, 4 and 4 that are ignored.
  *
  * Every entry says what sort it is, so that one that comes to the wrong stream is refused and not
  * misread. All notes have one layout, used or not: a few bytes for one reader instead of four. A
@@ -232,7 +233,7 @@ static size_t put_note(uint8_t bytes[NOTE_HEAD_BYTES + ANCHOR_BYTES],
     put(bytes + 1, is_anchored ? FLAG_ANCHOR : 0, 1);
     put(bytes + 2, block_count, 2);
     put(bytes + 4, note_bytes(is_anchored, block_count), 4);
-    put(bytes + 8, note->attempt, 8);
+    put(bytes + 8, note->kind == RESIDENCY_NOTE_PREFETCH ? note->within_ms : note->attempt, 8);
     put(bytes + 16, note->start, 8);
     if (!is_anchored)
         return NOTE_HEAD_BYTES;
@@ -299,6 +300,7 @@ static bool note_makes_sense(const struct residency_note *note)
         return false;
     switch (note->kind) {
     case RESIDENCY_NOTE_TEXT:
+    case RESIDENCY_NOTE_PREFETCH:
         return !note->has_anchor && note->block_count > 0 && blocks_make_sense(note);
     case RESIDENCY_NOTE_ROUTED:
         return note->attempt != 0 && !note->has_anchor && blocks_make_sense(note);
@@ -327,6 +329,10 @@ static bool read_note(struct slice bytes, struct residency_note *note)
         .has_anchor = is_anchored,
         .cached_tokens = UINT32_MAX,
     };
+    if (note->kind == RESIDENCY_NOTE_PREFETCH) {
+        note->attempt = 0;
+        note->within_ms = get_u32(bytes.ptr + 8);
+    }
     if (is_anchored) {
         note->last_block = get(bytes.ptr + 24, 8);
         note->token_count = get_u32(bytes.ptr + 32);

@@ -115,9 +115,12 @@ struct residency_lease {
     bool has_load;
     uint32_t running; /* requests, as the engine says */
     uint32_t waiting;
+    uint32_t cpu_queue_ms; /* what a load from CPU memory that is asked for now would wait */
+    uint32_t ssd_queue_ms; /* the same of one from SSD */
 };
 
-/* As text: "v=1 fp=... life=... seq=... pages=... ms=... whole=1 running=3 waiting=0". Appends; the
+/* As text: "v=1 fp=... life=... seq=... pages=... ms=... whole=1 running=3 waiting=0 cpuq=2
+ * ssdq=40". A queue that is empty, or that an agent knows nothing of, is not said. Appends; the
  * reader ignores words it does not know. -ENOMEM; -EPROTO. */
 MUST_CHECK int residency_lease_write(struct buf *out, const struct residency_lease *lease);
 MUST_CHECK int residency_lease_read(struct slice text, struct residency_lease *lease);
@@ -136,9 +139,14 @@ struct residency_meta {
     uint64_t cache_tokens;   /* that its HBM holds; 0: not known */
     bool has_anchors;        /* the engine says them itself (connector): routers need not ask */
     uint32_t text_depth_max; /* blocks of a prompt that it can take in */
+    /* What a load costs. 0: not known, as from an agent without tiers, or one that has not measured
+     * them yet. */
+    uint32_t bytes_per_token; /* of its engine's cache */
+    uint64_t cpu_bytes_per_s; /* from CPU memory into the engine's */
+    uint64_t ssd_bytes_per_s; /* from SSD into CPU memory */
 };
 
-enum { RESIDENCY_META_FIELD_COUNT = 10 };
+enum { RESIDENCY_META_FIELD_COUNT = 13 };
 
 /* One field and its value, as text; index < RESIDENCY_META_FIELD_COUNT. Appends. -ENOMEM. */
 MUST_CHECK int residency_meta_write_field(const struct residency_meta *meta, size_t index,
@@ -156,21 +164,24 @@ enum residency_note_kind {
     RESIDENCY_NOTE_ROUTED,   /* blocks that follow start, the last part of attempt's prompt */
     RESIDENCY_NOTE_ANSWERED, /* the same for attempt's answer, behind its prompt */
     RESIDENCY_NOTE_ANCHOR,   /* how many tokens attempt's prompt became */
-    RESIDENCY_NOTE_DRAIN,    /* reserved, as RESIDENCY_NOTE_PREFETCH: read over */
-    RESIDENCY_NOTE_PREFETCH,
+    RESIDENCY_NOTE_DRAIN,    /* reserved: read over */
+    RESIDENCY_NOTE_PREFETCH, /* blocks behind start that a request will soon want nearer: a hint,
+                              * which an agent may do nothing about */
 };
 
 struct residency_note {
     enum residency_note_kind kind;
-    uint64_t attempt; /* ROUTED, ANSWERED, ANCHOR: keyed digest of the attempt's id; not 0 */
-    /* TEXT, ROUTED, ANSWERED */
+    uint64_t attempt;   /* ROUTED, ANSWERED, ANCHOR: keyed digest of the attempt's id; not 0 */
+    uint32_t within_ms; /* PREFETCH: from the note's arrival; later it is of no use any more */
+    /* TEXT, ROUTED, ANSWERED, PREFETCH */
     uint64_t start;      /* hash of the block they follow; 0: the beginning */
     struct slice blocks; /* residency_note_block() */
     size_t block_count;
     /* ANCHOR, ANSWERED. Of an answer: of prompt and answer together, and prompt_block is the
      * prompt's last, because nobody names the answer's. */
     bool has_anchor;     /* ANSWERED may come without */
-    uint64_t last_block; /* .low of the name of the prompt's last full token block; 0: none is */
+    uint64_t last_block; /* .low of the name of the prompt's last full token block; 0: none is; in
+                          * ANSWERED: the engine has told its agent of the prompt itself */
     uint32_t token_count;
     uint32_t tail_tokens;   /* of these behind the text: what the template adds for the answer */
     uint32_t cached_tokens; /* the engine reported; UINT32_MAX: not known */

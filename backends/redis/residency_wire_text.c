@@ -105,6 +105,10 @@ int residency_lease_write(struct buf *out, const struct residency_lease *lease)
     if (status == 0 && lease->has_load)
         status = buf_printf(out, " running=%" PRIu32 " waiting=%" PRIu32, lease->running,
                             lease->waiting);
+    if (status == 0 && lease->cpu_queue_ms > 0)
+        status = buf_printf(out, " cpuq=%" PRIu32, lease->cpu_queue_ms);
+    if (status == 0 && lease->ssd_queue_ms > 0)
+        status = buf_printf(out, " ssdq=%" PRIu32, lease->ssd_queue_ms);
     return status;
 }
 
@@ -119,12 +123,20 @@ static int read_life(struct slice text, struct residency_life *life)
 
 /* What a lease must say; the rest has a meaning where it is missing. */
 enum word { WORD_VERSION, WORD_FP, WORD_LIFE, WORD_SEQ, WORD_PAGES, WORD_MS, WORD_MUST_COUNT };
-enum { WORD_WHOLE = WORD_MUST_COUNT, WORD_RUNNING, WORD_WAITING, WORD_COUNT };
+enum {
+    WORD_WHOLE = WORD_MUST_COUNT,
+    WORD_RUNNING,
+    WORD_WAITING,
+    WORD_CPU_QUEUE,
+    WORD_SSD_QUEUE,
+    WORD_COUNT
+};
 
 static const char *const words[] = {
-    [WORD_VERSION] = "v",   [WORD_FP] = "fp",           [WORD_LIFE] = "life",
-    [WORD_SEQ] = "seq",     [WORD_PAGES] = "pages",     [WORD_MS] = "ms",
-    [WORD_WHOLE] = "whole", [WORD_RUNNING] = "running", [WORD_WAITING] = "waiting",
+    [WORD_VERSION] = "v",      [WORD_FP] = "fp",           [WORD_LIFE] = "life",
+    [WORD_SEQ] = "seq",        [WORD_PAGES] = "pages",     [WORD_MS] = "ms",
+    [WORD_WHOLE] = "whole",    [WORD_RUNNING] = "running", [WORD_WAITING] = "waiting",
+    [WORD_CPU_QUEUE] = "cpuq", [WORD_SSD_QUEUE] = "ssdq",
 };
 static_assert(array_count(words) == WORD_COUNT, "every word has a name");
 
@@ -153,6 +165,10 @@ static int read_word(struct residency_lease *lease, size_t word, struct slice va
         return read_u32(value, &lease->running);
     case WORD_WAITING:
         return read_u32(value, &lease->waiting);
+    case WORD_CPU_QUEUE:
+        return read_u32(value, &lease->cpu_queue_ms);
+    case WORD_SSD_QUEUE:
+        return read_u32(value, &lease->ssd_queue_ms);
     default:
         return 0; /* not known: of a later version */
     }
@@ -208,6 +224,9 @@ enum field {
     FIELD_CACHE_TOKENS,
     FIELD_HAS_ANCHORS,
     FIELD_TEXT_DEPTH_MAX,
+    FIELD_BYTES_PER_TOKEN,
+    FIELD_CPU_BYTES_PER_S,
+    FIELD_SSD_BYTES_PER_S,
 };
 
 static const char *const fields[] = {
@@ -221,6 +240,9 @@ static const char *const fields[] = {
     [FIELD_CACHE_TOKENS] = "cache_tokens",
     [FIELD_HAS_ANCHORS] = "has_anchors",
     [FIELD_TEXT_DEPTH_MAX] = "text_depth_max",
+    [FIELD_BYTES_PER_TOKEN] = "bytes_per_token",
+    [FIELD_CPU_BYTES_PER_S] = "cpu_bytes_per_s",
+    [FIELD_SSD_BYTES_PER_S] = "ssd_bytes_per_s",
 };
 static_assert(array_count(fields) == RESIDENCY_META_FIELD_COUNT, "every field has a name");
 
@@ -251,6 +273,12 @@ int residency_meta_write_field(const struct residency_meta *meta, size_t index, 
         return buf_printf(value, "%d", meta->has_anchors);
     case FIELD_TEXT_DEPTH_MAX:
         return buf_printf(value, "%" PRIu32, meta->text_depth_max);
+    case FIELD_BYTES_PER_TOKEN:
+        return buf_printf(value, "%" PRIu32, meta->bytes_per_token);
+    case FIELD_CPU_BYTES_PER_S:
+        return buf_printf(value, "%" PRIu64, meta->cpu_bytes_per_s);
+    case FIELD_SSD_BYTES_PER_S:
+        return buf_printf(value, "%" PRIu64, meta->ssd_bytes_per_s);
     default:
         assert(!"every field is written");
     }
@@ -283,6 +311,12 @@ int residency_meta_read_field(struct residency_meta *meta, struct slice field, s
         return read_bool(value, &meta->has_anchors);
     case FIELD_TEXT_DEPTH_MAX:
         return read_u32(value, &meta->text_depth_max);
+    case FIELD_BYTES_PER_TOKEN:
+        return read_u32(value, &meta->bytes_per_token);
+    case FIELD_CPU_BYTES_PER_S:
+        return read_number(value, UINT64_MAX, &meta->cpu_bytes_per_s);
+    case FIELD_SSD_BYTES_PER_S:
+        return read_number(value, UINT64_MAX, &meta->ssd_bytes_per_s);
     default:
         return 0; /* not known: of a later version */
     }

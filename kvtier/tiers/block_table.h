@@ -43,6 +43,9 @@ void block_table_destroy(struct block_table *table);
  * is another block, and cannot be taken in while the first is there. */
 uint32_t block_table_find(const struct block_table *table, struct block_key key);
 
+/* The same by name alone, whatever its check: who follows a block knows no more of it. */
+uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name);
+
 /* By index, which must be of a known block. Good until the next call that adds or forgets one. */
 const struct tier_block *block_table_at(const struct block_table *table, uint32_t index);
 

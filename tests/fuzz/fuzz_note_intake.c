@@ -27,6 +27,14 @@ static void on_claimed(void *ctx, uint64_t hash, uint8_t tiers, uint32_t tokens)
     assert(tokens <= BLOCK_COUNT * BLOCK_TOKENS && (tiers != 0 || tokens == 0));
 }
 
+static void on_prefetch(void *ctx, const uint64_t *hashes, size_t count, uint32_t within_ms)
+{
+    (void)ctx, (void)within_ms;
+    assert(count > 0 && count <= NOTE_INTAKE_BLOCK_COUNT_MAX);
+    for (size_t i = 0; i < count; i++)
+        assert(hashes[i] != 0);
+}
+
 static void store_prompt(struct world *world)
 {
     const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -55,6 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     assert(status == 0);
     note_intake_init(&world.intake, &world.alignment, FINGERPRINT);
+    world.intake.on_prefetch = on_prefetch;
     store_prompt(&world);
     for (uint64_t now_ms = 0; now_ms < 2; now_ms++) {
         note_intake_take(&world.intake, slice_of((const char *)data, size), now_ms);

@@ -26,7 +26,8 @@ static void check_lease(struct slice text)
     assert(again.fingerprint == lease.fingerprint && again.life.epoch == lease.life.epoch &&
            again.life.generation == lease.life.generation && again.sequence == lease.sequence &&
            again.page_count == lease.page_count && again.interval_ms == lease.interval_ms &&
-           again.is_whole == lease.is_whole && again.has_load == lease.has_load);
+           again.is_whole == lease.is_whole && again.has_load == lease.has_load &&
+           again.cpu_queue_ms == lease.cpu_queue_ms && again.ssd_queue_ms == lease.ssd_queue_ms);
     assert(!lease.has_load || (again.running == lease.running && again.waiting == lease.waiting));
     buf_release(&out);
 }
@@ -55,7 +56,10 @@ static void check_written_alike(const struct residency_meta *meta)
            strcmp(again.node, meta->node) == 0 && strcmp(again.version, meta->version) == 0);
     assert(again.fingerprint == meta->fingerprint && again.epoch == meta->epoch &&
            again.block_tokens == meta->block_tokens && again.cache_tokens == meta->cache_tokens &&
-           again.has_anchors == meta->has_anchors && again.text_depth_max == meta->text_depth_max);
+           again.has_anchors == meta->has_anchors && again.text_depth_max == meta->text_depth_max &&
+           again.bytes_per_token == meta->bytes_per_token &&
+           again.cpu_bytes_per_s == meta->cpu_bytes_per_s &&
+           again.ssd_bytes_per_s == meta->ssd_bytes_per_s);
 }
 
 static struct slice cut_at(struct slice *text, char byte)

@@ -62,9 +62,10 @@ static void check_note(const struct residency_note *note)
     assert(residency_notes_open(&notes, buf_slice(&out)) == 0);
     assert(residency_notes_next(&notes, &again));
     assert(again.kind == note->kind && again.attempt == note->attempt &&
-           again.start == note->start && again.has_anchor == note->has_anchor &&
-           again.last_block == note->last_block && again.token_count == note->token_count &&
-           again.tail_tokens == note->tail_tokens && again.cached_tokens == note->cached_tokens);
+           again.start == note->start && again.within_ms == note->within_ms &&
+           again.has_anchor == note->has_anchor && again.last_block == note->last_block &&
+           again.token_count == note->token_count && again.tail_tokens == note->tail_tokens &&
+           again.cached_tokens == note->cached_tokens);
     assert(slice_eq(again.blocks, note->blocks));
     assert(!residency_notes_next(&notes, &again) && notes.skipped_count == 0);
     buf_release(&out);

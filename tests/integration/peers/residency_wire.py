@@ -11,7 +11,7 @@ MASK = (1 << 64) - 1
 HBM, CPU, SSD = 1, 2, 4
 PAGE_RECORDS = 4090
 RECORD_BYTES = 12
-TEXT, ROUTED, ANSWERED, ANCHOR = 1, 2, 3, 4  # kinds of notes
+TEXT, ROUTED, ANSWERED, ANCHOR, PREFETCH = 1, 2, 3, 4, 6  # kinds of notes
 UNKNOWN = 0xffffffff
 NOTES_BYTES_MAX = 16384
 
@@ -76,7 +76,7 @@ def lease_words(text):
 @dataclass
 class Note:
     kind: int
-    attempt: int
+    attempt: int  # of a prefetch: within how many ms
     start: int
     blocks: list  # of (hash, bytes)
     last_block: int = None  # of an anchor, as the next three

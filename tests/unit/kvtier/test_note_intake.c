@@ -20,6 +20,9 @@ struct world {
     struct note_intake intake;
     uint64_t names[4]; /* of the token blocks */
     uint64_t unknown_start;
+    uint64_t wanted[8];
+    size_t wanted_count;
+    uint32_t within_ms;
     struct buf entry;
 };
 
@@ -28,6 +31,16 @@ static void on_unknown_start(void *ctx, uint64_t start)
     struct world *world = ctx;
 
     world->unknown_start = start;
+}
+
+static void on_prefetch(void *ctx, const uint64_t *hashes, size_t count, uint32_t within_ms)
+{
+    struct world *world = ctx;
+
+    cr_assert(le(sz, count, 8));
+    memcpy(world->wanted, hashes, count * sizeof *hashes);
+    world->wanted_count = count;
+    world->within_ms = within_ms;
 }
 
 static void store_prompt(struct world *world)
@@ -172,6 +185,53 @@ Test(note_intake, an_answer_goes_on_behind_its_prompt_and_is_another_attempt)
     world_release(world);
 }
 
+static uint64_t find_prompt(void *ctx, uint64_t attempt)
+{
+    const struct world *world = ctx;
+
+    return attempt == ATTEMPT ? world->names[1] : 0;
+}
+
+/* A router that need not ask for anchors knows how many tokens there were, not which. */
+static void take_answer_of_engine(struct world *world)
+{
+    const struct residency_note answer = {.kind = RESIDENCY_NOTE_ANSWERED,
+                                          .attempt = ATTEMPT,
+                                          .start = 0x102,
+                                          .has_anchor = true,
+                                          .token_count = 17,
+                                          .cached_tokens = UINT32_MAX};
+
+    write_note(world, (struct residency_note){.kind = RESIDENCY_NOTE_ROUTED, .attempt = ATTEMPT},
+               0x101, 2);
+    write_note(world, answer, 0x103, 2);
+    write_note(world, anchor_of(world), 0, 0);
+    take(world);
+}
+
+Test(note_intake, an_answer_whose_prompt_the_engine_told_is_joined_behind_it)
+{
+    struct world *world = world_create();
+
+    world->intake.find_prompt = find_prompt;
+    take_answer_of_engine(world);
+
+    check_claim(world, 0x104, 1 << TOKEN_TIER_HBM, 16);
+    world_release(world);
+}
+
+Test(note_intake, an_answer_whose_prompt_nobody_told_is_not_claimed)
+{
+    struct world *world = world_create();
+
+    take_answer_of_engine(world);
+
+    check_claim(world, 0x102, 1 << TOKEN_TIER_HBM, 8);
+    check_claim(world, 0x104, 0, 0);
+    cr_assert(eq(u64, world->alignment.stats.joined, 1));
+    world_release(world);
+}
+
 Test(note_intake, a_start_that_is_not_known_is_told_and_the_rest_of_the_entry_is_taken)
 {
     struct world *world = world_create();
@@ -188,6 +248,38 @@ Test(note_intake, a_start_that_is_not_known_is_told_and_the_rest_of_the_entry_is
     cr_assert(eq(u64, world->intake.results[NOTE_TEXT], 1));
     cr_assert(eq(u32, text_chain_find(&world->alignment.text, 0x101), 0));
     cr_assert(ne(u32, text_chain_find(&world->alignment.text, 0x201), 0));
+    world_release(world);
+}
+
+Test(note_intake, blocks_that_are_wanted_nearer_are_passed_on)
+{
+    struct world *world = world_create();
+    world->intake.on_prefetch = on_prefetch;
+
+    write_note(
+        world,
+        (struct residency_note){.kind = RESIDENCY_NOTE_PREFETCH, .start = 0x999, .within_ms = 250},
+        0x101, 2);
+    take(world);
+
+    cr_assert(eq(sz, world->wanted_count, 2));
+    cr_assert(eq(u64, world->wanted[0], 0x101));
+    cr_assert(eq(u64, world->wanted[1], 0x102));
+    cr_assert(eq(u32, world->within_ms, 250));
+    cr_assert(eq(u64, world->intake.results[NOTE_PREFETCH], 1));
+    cr_assert(eq(u64, world->unknown_start, 0), "a hint needs no text before it");
+    world_release(world);
+}
+
+Test(note_intake, a_hint_is_unused_where_nobody_moves_blocks)
+{
+    struct world *world = world_create();
+
+    write_note(world, (struct residency_note){.kind = RESIDENCY_NOTE_PREFETCH, .within_ms = 1},
+               0x101, 1);
+    take(world);
+
+    cr_assert(eq(u64, world->intake.results[NOTE_UNUSED], 1));
     world_release(world);
 }
 

@@ -222,6 +222,8 @@ static struct residency_lease full_lease(void)
         .has_load = true,
         .running = 3,
         .waiting = 0,
+        .cpu_queue_ms = 2,
+        .ssd_queue_ms = 40,
     };
 }
 
@@ -236,7 +238,7 @@ Test(residency_wire, a_lease_is_this_text)
 
     cr_assert(slice_eq(buf_slice(&out),
                        SLICE("v=1 fp=00000000000000fe life=0000000000000abc-7 seq=123 pages=2 "
-                             "ms=1000 whole=1 running=3 waiting=0")));
+                             "ms=1000 whole=1 running=3 waiting=0 cpuq=2 ssdq=40")));
     cr_assert(eq(u64, read.fingerprint, 0xfe));
     cr_assert(eq(u64, read.life.epoch, 0xabc));
     cr_assert(eq(u32, read.life.generation, 7));
@@ -246,6 +248,8 @@ Test(residency_wire, a_lease_is_this_text)
     cr_assert(read.is_whole);
     cr_assert(read.has_load);
     cr_assert(eq(u32, read.running, 3));
+    cr_assert(eq(u32, read.cpu_queue_ms, 2));
+    cr_assert(eq(u32, read.ssd_queue_ms, 40));
     buf_release(&out);
 }
 
@@ -263,6 +267,24 @@ Test(residency_wire, load_that_is_not_known_is_not_said)
     cr_assert(eq(ptr, memmem(out.bytes, buf_len(&out), "running", 7), NULL));
     cr_assert(not(read.has_load));
     cr_assert(not(read.is_whole));
+    buf_release(&out);
+}
+
+Test(residency_wire, queues_of_tiers_that_are_empty_are_not_said)
+{
+    struct residency_lease lease = full_lease(), read = {.cpu_queue_ms = 7, .ssd_queue_ms = 7};
+    struct buf out;
+    buf_init(&out, BUF_BYTES_MAX);
+    lease.cpu_queue_ms = 0;
+    lease.ssd_queue_ms = 0;
+
+    cr_assert(eq(int, residency_lease_write(&out, &lease), 0));
+    cr_assert(eq(int, residency_lease_read(buf_slice(&out), &read), 0));
+
+    cr_assert(eq(ptr, memmem(out.bytes, buf_len(&out), "cpuq", 4), NULL));
+    cr_assert(eq(ptr, memmem(out.bytes, buf_len(&out), "ssdq", 4), NULL));
+    cr_assert(eq(u32, read.cpu_queue_ms, 0), "as from an agent that does not know the word");
+    cr_assert(eq(u32, read.ssd_queue_ms, 0));
     buf_release(&out);
 }
 
@@ -297,6 +319,8 @@ Test(residency_wire, what_is_no_lease_is_refused)
         "v=1 " LEASE_REST " whole=2",
         "v=1 " LEASE_REST " running=",
         "v=1  " LEASE_REST " waiting=3 running=x",
+        "v=1 " LEASE_REST " cpuq=-1",
+        "v=1 " LEASE_REST " ssdq=4294967296",
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
@@ -324,17 +348,28 @@ static struct residency_meta full_meta(void)
         .cache_tokens = 1u << 20,
         .has_anchors = true,
         .text_depth_max = 65536,
+        .bytes_per_token = 131072,
+        .cpu_bytes_per_s = 20000000000,
+        .ssd_bytes_per_s = 3000000000,
     };
 }
 
 Test(residency_wire, meta_is_these_fields_and_read_back_alike)
 {
     static const char *const expected[RESIDENCY_META_FIELD_COUNT][2] = {
-        {"fp", "00000000000000fe"}, {"url", "http://10.0.0.1:8000"},
-        {"engine", "vllm"},         {"node", "gpu-7"},
-        {"version", "0.1.0"},       {"epoch", "0000000000000abc"},
-        {"block_tokens", "16"},     {"cache_tokens", "1048576"},
-        {"has_anchors", "1"},       {"text_depth_max", "65536"},
+        {"fp", "00000000000000fe"},
+        {"url", "http://10.0.0.1:8000"},
+        {"engine", "vllm"},
+        {"node", "gpu-7"},
+        {"version", "0.1.0"},
+        {"epoch", "0000000000000abc"},
+        {"block_tokens", "16"},
+        {"cache_tokens", "1048576"},
+        {"has_anchors", "1"},
+        {"text_depth_max", "65536"},
+        {"bytes_per_token", "131072"},
+        {"cpu_bytes_per_s", "20000000000"},
+        {"ssd_bytes_per_s", "3000000000"},
     };
     const struct residency_meta meta = full_meta();
     struct residency_meta read = {.fingerprint = 0};
@@ -365,6 +400,9 @@ Test(residency_wire, meta_values_that_make_no_sense_are_refused)
         {"block_tokens", "-1"},
         {"block_tokens", "4294967296"},
         {"cache_tokens", "99999999999999999999999"},
+        {"bytes_per_token", "4294967296"},
+        {"cpu_bytes_per_s", "fast"},
+        {"ssd_bytes_per_s", ""},
         {"has_anchors", "yes"},
         {"url", "http://a\nX-Header: 1"},
         {"node", "\x1b[31mred"},
@@ -554,6 +592,7 @@ Test(residency_wire, every_kind_of_note_is_read_back)
          .tail_tokens = 3,
          .cached_tokens = UINT32_MAX},
         anchor_note(),
+        {.kind = RESIDENCY_NOTE_PREFETCH, .start = 8, .within_ms = UINT32_MAX},
     };
 
     for (size_t i = 0; i < array_count(rows); i++) {
@@ -571,6 +610,7 @@ Test(residency_wire, every_kind_of_note_is_read_back)
         cr_assert(eq(int, read.kind, rows[i].kind));
         cr_assert(eq(u64, read.attempt, rows[i].attempt));
         cr_assert(eq(u64, read.start, rows[i].start));
+        cr_assert(eq(u32, read.within_ms, rows[i].within_ms));
         cr_assert(eq(int, read.has_anchor, rows[i].has_anchor));
         cr_assert(eq(sz, read.block_count, block_count));
         for (size_t j = 0; j < block_count; j++) {
@@ -626,14 +666,12 @@ Test(residency_wire, an_entry_cut_short_gives_the_notes_that_are_whole)
 
 Test(residency_wire, kinds_yet_to_come_are_passed_over)
 {
-    const struct residency_note prefetch = {.kind = RESIDENCY_NOTE_PREFETCH, .attempt = 1};
     const struct residency_note drain = {.kind = RESIDENCY_NOTE_DRAIN};
     const struct residency_note anchor = anchor_note();
     struct residency_notes notes;
     struct residency_note read;
     struct buf out;
-    write_entry(&out, &prefetch, two_blocks, 2);
-    cr_assert(eq(int, residency_note_write(&out, &drain, NULL, 0), 0));
+    write_entry(&out, &drain, two_blocks, 2);
     cr_assert(eq(int, buf_append(&out, SLICE("\x63\0\0\0\x09\0\0\0?")), 0)); /* a kind 99 */
     cr_assert(eq(int, residency_note_write(&out, &anchor, NULL, 0), 0));
     cr_assert(eq(int, residency_notes_open(&notes, buf_slice(&out)), 0));
@@ -641,14 +679,14 @@ Test(residency_wire, kinds_yet_to_come_are_passed_over)
     cr_assert(residency_notes_next(&notes, &read));
 
     cr_assert(eq(int, read.kind, RESIDENCY_NOTE_ANCHOR));
-    cr_assert(eq(u32, notes.skipped_count, 3));
+    cr_assert(eq(u32, notes.skipped_count, 2));
     buf_release(&out);
 }
 
 Test(residency_wire, notes_that_make_no_sense_are_skipped)
 {
     const struct residency_note sane = anchor_note();
-    struct residency_note rows[] = {sane, sane, sane, sane, sane, sane};
+    struct residency_note rows[] = {sane, sane, sane, sane, sane, sane, sane};
     size_t block_counts[array_count(rows)] = {0};
     rows[0].attempt = 0;
     rows[1].token_count = RESIDENCY_TOKENS_MAX + 1;
@@ -656,6 +694,7 @@ Test(residency_wire, notes_that_make_no_sense_are_skipped)
     block_counts[3] = 1; /* an anchor has none */
     rows[4] = (struct residency_note){.kind = RESIDENCY_NOTE_ROUTED};
     rows[5] = (struct residency_note){.kind = RESIDENCY_NOTE_TEXT};
+    rows[6] = (struct residency_note){.kind = RESIDENCY_NOTE_PREFETCH, .within_ms = 1};
 
     for (size_t i = 0; i < array_count(rows); i++) {
         struct residency_notes notes;
