@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -182,6 +183,40 @@ Test(block_io, a_file_that_is_not_open_fails_alone)
     }
 }
 
+static void count_done(struct block_io_op *op)
+{
+    atomic_uint *done = op->ctx;
+
+    cr_assert(ne(int, op->status, 1));
+    atomic_fetch_add(done, 1);
+}
+
+Test(block_io, each_is_told_once_when_it_is_done)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(OP_COUNT * 2);
+        struct block_io_op ops[OP_COUNT];
+        atomic_uint done[OP_COUNT] = {0};
+        for (size_t i = 0; i < OP_COUNT; i++) {
+            ops[i] = op_of(&file, bytes, i, i % 3 != 0); /* some read beyond the end */
+            ops[i].on_done = count_done;
+            ops[i].ctx = &done[i];
+        }
+
+        (void)block_io_run(io, ops, OP_COUNT);
+
+        for (size_t i = 0; i < OP_COUNT; i++)
+            cr_assert(eq(u32, atomic_load(&done[i]), 1));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+    }
+}
+
 struct caller {
     struct block_io *io;
     struct file file;
@@ -244,12 +279,11 @@ static void try_moody(struct block_io *io, struct block_io_op *ops, size_t count
 
     cr_assert(eq(sz, count, 1));
     moody->was_direct[moody->tries++] = ops->is_direct;
-    ops->result = mood;
     if (mood > 0)
-        ops->result =
-            pread(ops->fd, ops->parts[0].iov_base,
-                  (size_t)mood < ops->parts[0].iov_len ? (size_t)mood : ops->parts[0].iov_len,
-                  (off_t)ops->offset);
+        mood = pread(ops->fd, ops->parts[0].iov_base,
+                     (size_t)mood < ops->parts[0].iov_len ? (size_t)mood : ops->parts[0].iov_len,
+                     (off_t)ops->offset);
+    block_io_settle(ops, mood);
 }
 
 static int run_moody(struct moody *moody, const ssize_t *moods, bool is_write)
