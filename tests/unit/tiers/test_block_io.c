@@ -10,10 +10,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { SECTOR = BLOCK_IO_SECTOR_BYTES, OP_COUNT = 300, CALLER_COUNT = 6 };
@@ -262,6 +267,38 @@ Test(block_io, callers_do_not_get_each_others_bytes)
         }
         block_io_destroy(&io);
     }
+}
+
+/* As a container's filter does: io_uring_setup() is answered with error. */
+static void forbid_uring(int error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+
+    cr_assert(eq(int, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0));
+    cr_assert(eq(int, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0));
+}
+
+Test(block_io, where_io_uring_is_forbidden_threads_do_it)
+{
+    struct file file = make_file();
+    uint8_t *bytes = sectors(OP_COUNT * 2);
+    struct block_io *io;
+    forbid_uring(EPERM);
+
+    cr_assert(eq(int, block_io_uring_create(&io), -EPERM));
+    cr_assert(eq(int, block_io_create(true, &io), 0));
+
+    cr_assert(eq(str, (char *)io->ops->name, "threads"));
+    cr_assert(eq(sz, run(io, &file, bytes, true), OP_COUNT));
+    free(bytes);
+    drop_file(&file);
+    block_io_destroy(&io);
 }
 
 /* A disk of moods: each try takes the next result; above 0: so many bytes at most, and done. */
