@@ -35,7 +35,7 @@ static uint32_t bucket_of(const struct block_table *table, struct digest_128 nam
     return (uint32_t)(name.low * 0x9e3779b97f4a7c15u >> 32) & table->bucket_mask;
 }
 
-static uint32_t find_name(const struct block_table *table, struct digest_128 name)
+uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name)
 {
     uint32_t index = table->buckets[bucket_of(table, name)];
 
@@ -136,7 +136,7 @@ void block_table_destroy(struct block_table *table)
 
 uint32_t block_table_find(const struct block_table *table, struct block_key key)
 {
-    const uint32_t index = find_name(table, key.name);
+    const uint32_t index = block_table_find_name(table, key.name);
     const struct tier_block *block = &table->blocks[index];
 
     return index != 0 && block->has_check && block->key.check == key.check ? index : 0;
@@ -236,7 +236,7 @@ static void link_parent(struct block_table *table, uint32_t index, uint32_t pare
 /* The node of key, known or new; 0: there can be none. */
 static uint32_t node_of(struct block_table *table, struct block_key key, uint32_t depth)
 {
-    uint32_t index = find_name(table, key.name);
+    uint32_t index = block_table_find_name(table, key.name);
     struct tier_block *block;
 
     if (index == 0)
@@ -281,7 +281,7 @@ uint32_t block_table_claim_parent(struct block_table *table, struct digest_128 n
     end_fresh(table);
     if (name.low == 0 || child_depth == 0)
         return 0;
-    index = find_name(table, name);
+    index = block_table_find_name(table, name);
     if (index == 0) {
         index = add_node(table, name, child_depth - 1);
         table->fresh = index;

@@ -46,9 +46,6 @@ uint32_t block_table_find(const struct block_table *table, struct block_key key)
 /* The same by name alone, whatever its check: who follows a block knows no more of it. */
 uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name);
 
-/* The next known block behind index, in no order; 0: that was the last. Begins behind 0. */
-uint32_t block_table_next(const struct block_table *table, uint32_t index);
-
 /* By index, which must be of a known block. Good until the next call that adds or forgets one. */
 const struct tier_block *block_table_at(const struct block_table *table, uint32_t index);
 

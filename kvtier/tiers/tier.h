@@ -97,13 +97,17 @@ MUST_CHECK int tier_cpu_create(struct tier_cpu_config config, struct tier **tier
 void tier_cpu_arena(const struct tier *tier, void **arena, size_t *arena_bytes);
 
 /*
- * Files of slots in a directory of its own below dir: created 0700 and refused (-EPERM, a sentence
- * in why) where it is a link, another user's, or open to others. bytes: a hard quota over all that
- * is below dir, files of other layouts included; those of layouts that nobody uses go first. Never
- * takes the last reserve_bytes of the file system. -ENOSPC and -EIO on a write are told to
- * the caller, who decides. O_DIRECT where the file system has it, io_uring where the kernel lets
- * us, else threads; tier_ssd_way() says which, for the log.
+ * Files of slots in a directory of its layout's own below dir: made 0700, and refused (-EPERM)
+ * where it is a link, another user's, or open to others; -EBUSY: another tier uses this layout's;
+ * -ENOSPC: no room for one page; always with a sentence in why. bytes: a hard quota over this
+ * layout's files and all else that is below dir, but for layouts that other tiers use: they have a
+ * quota of their own. Layouts that nobody uses keep their files until room is needed; files of
+ * other names are left alone, and counted. Never takes the last reserve_bytes of the file system.
+ * -ENOSPC and -EIO on a write are told to the caller, who decides. O_DIRECT where the file system
+ * has it, io_uring where the kernel lets us, else threads; tier_ssd_way() says which, for the log.
  */
+struct block_io;
+
 enum { TIER_WHY_BYTES = 256 };
 struct tier_ssd_config {
     const char *dir; /* borrowed for the call */
@@ -113,6 +117,8 @@ struct tier_ssd_config {
     uint64_t layout;
     bool may_use_uring;
     bool may_use_direct;
+    uint64_t file_bytes; /* of a slot file; 0: as is good. Changed between lives: all is missed */
+    struct block_io *io; /* taken over in any case; NULL: made as may_use_uring says */
 };
 MUST_CHECK int tier_ssd_create(struct tier_ssd_config config, struct tier **tier,
                                char why[TIER_WHY_BYTES]);

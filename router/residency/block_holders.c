@@ -367,19 +367,20 @@ int block_holders_first_of(uint64_t value, const uint64_t words[HOLDER_WORD_COUN
     return -1;
 }
 
-void block_holders_write(uint64_t value, uint64_t *words, size_t word_count)
+void block_holders_write(uint64_t value, uint8_t tiers, uint64_t *words, size_t word_count)
 {
     assert(word_count <= HOLDER_WORD_COUNT);
 
     if (has_set(value)) {
-        holder_set_write(set_of(value), words, word_count);
+        holder_set_write(set_of(value), tiers, words, word_count);
         return;
     }
     memset(words, 0, word_count * sizeof *words);
     for (size_t i = 0; i < count_of(value); i++) {
-        const uint32_t holder = cell_holder(cell_at(value, i));
+        const uint64_t cell = cell_at(value, i);
+        const uint32_t holder = cell_holder(cell);
 
-        if (holder / HOLDER_WORD_BITS < word_count)
+        if ((cell >> HOLDER_NUMBER_BITS & tiers) != 0 && holder / HOLDER_WORD_BITS < word_count)
             words[holder / HOLDER_WORD_BITS] |= 1ull << holder % HOLDER_WORD_BITS;
     }
 }

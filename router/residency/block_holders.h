@@ -36,10 +36,11 @@ bool block_holders_agreed(uint64_t value, uint32_t *tokens);
 /* The lowest number among them that is in words too, or -1. */
 int block_holders_first_of(uint64_t value, const uint64_t words[HOLDER_WORD_COUNT]);
 
-/* words[] becomes the set of holders below 64 * word_count. */
-void block_holders_write(uint64_t value, uint64_t *words, size_t word_count);
+/* words[] becomes the set of holders below 64 * word_count that have it in one of tiers. */
+void block_holders_write(uint64_t value, uint8_t tiers, uint64_t *words, size_t word_count);
 
-/* Equal and not 0 only where the same holders have both blocks. May differ although they do. */
+/* Equal and not 0 only where the same holders have both blocks in the same tiers. May differ
+ * although they do. */
 uint64_t block_holders_key(uint64_t value);
 
 /* Gives back what value owns; it is 0 then. */

@@ -197,11 +197,25 @@ void holder_set_remove(struct holder_set *set, size_t at)
     set->count--;
 }
 
-void holder_set_write(const struct holder_set *set, uint64_t *words, size_t word_count)
+/* Each has it in one of tiers. */
+static bool are_all_in(const struct holder_set *set, uint8_t tiers)
 {
+    const uint32_t mask = (uint32_t)tiers << HOLDER_NUMBER_BITS;
+    const uint16_t *cells = cells_of(set);
+    size_t count = 0;
+
+    for (size_t i = 0; i < set->count; i++) /* no early end: as in holder_set_place() */
+        count += (cells[i] & mask) != 0;
+    return count == set->count;
+}
+
+void holder_set_write(const struct holder_set *set, uint8_t tiers, uint64_t *words,
+                      size_t word_count)
+{
+    const uint32_t mask = (uint32_t)tiers << HOLDER_NUMBER_BITS;
     const uint16_t *cells = cells_of(set);
 
-    if (is_dense(set)) {
+    if (is_dense(set) && (tiers == HOLDER_TIERS_ALL || are_all_in(set, tiers))) {
         memcpy(words, set->words, word_count * sizeof *words);
         return;
     }
@@ -209,7 +223,7 @@ void holder_set_write(const struct holder_set *set, uint64_t *words, size_t word
     for (size_t i = 0; i < set->count; i++) {
         const uint32_t holder = cell_holder(cells[i]);
 
-        if (holder / HOLDER_WORD_BITS < word_count)
+        if ((cells[i] & mask) != 0 && holder / HOLDER_WORD_BITS < word_count)
             words[holder / HOLDER_WORD_BITS] |= 1ull << holder % HOLDER_WORD_BITS;
     }
 }

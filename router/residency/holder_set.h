@@ -17,6 +17,7 @@ enum {
     HOLDER_WORD_COUNT = (1 << HOLDER_NUMBER_BITS) / HOLDER_WORD_BITS, /* a bitmap of them all */
     HOLDER_TOKEN_BITS = 21,
     HOLDER_TIER_BITS = 3,
+    HOLDER_TIERS_ALL = (1 << HOLDER_TIER_BITS) - 1,
 };
 
 /* What one holder has of a block. */
@@ -56,7 +57,8 @@ void holder_set_insert(struct holder_set *set, size_t at, struct block_holding h
 void holder_set_replace(struct holder_set *set, size_t at, struct block_holding holding);
 void holder_set_remove(struct holder_set *set, size_t at);
 
-/* words[] becomes the set of holders below 64 * word_count. */
-void holder_set_write(const struct holder_set *set, uint64_t *words, size_t word_count);
+/* words[] becomes the set of holders below 64 * word_count that have it in one of tiers. */
+void holder_set_write(const struct holder_set *set, uint8_t tiers, uint64_t *words,
+                      size_t word_count);
 
 #endif

@@ -21,6 +21,11 @@
  * holders into it; who falls out has his result. Lookups of one prompt do not depend on each other,
  * so the slots PREFETCH_AHEAD blocks ahead are on their way while this one is looked at.
  *
+ * Tiers are bitmaps too: who still has everything in HBM, and whose run is in CPU memory or on SSD
+ * just now. Tokens are asked for where a holder goes from one tier to another, hardly ever more
+ * than twice in a prompt: entering subtracts what lies before, leaving adds what lies behind. An
+ * index in which nobody ever stored a block below HBM does none of this.
+ *
  * A retired holder is a bit that a match begins without. Sweeps walk the map round and round, a few
  * slots at a time, between other changes; an entry that moves past the walk is met in its next
  * round. Each holder's blocks are counted, so that it is known when nothing is left, and a walk
@@ -38,6 +43,7 @@ struct residency_index {
     struct block_holders_memory memory;
     uint64_t holder_count;
     uint64_t refused_total;
+    bool has_far;                                 /* something was stored that was not in HBM */
     uint32_t held_by[RESIDENCY_HOLDER_COUNT_MAX]; /* blocks of each */
     uint64_t retired[HOLDER_WORD_COUNT];          /* those of whom something is left */
     uint32_t retired_count;
@@ -113,6 +119,7 @@ int residency_index_store(struct residency_index *index, uint64_t hash, uint32_t
     }
     index->held_by[holder] += (uint32_t)status;
     index->holder_count += (uint64_t)status;
+    index->has_far |= (tiers & RESIDENCY_HBM) == 0;
     return 0;
 }
 
@@ -198,8 +205,20 @@ struct match_run {
     struct residency_match *matches;
     size_t holder_count;
     size_t word_count;
+    bool has_far;                       /* the next but one matter */
     uint64_t active[HOLDER_WORD_COUNT]; /* who has everything so far */
+    uint64_t hbm[HOLDER_WORD_COUNT];    /* of them, all of it in HBM */
+    uint64_t cpu[HOLDER_WORD_COUNT];    /* of the others, the last block in CPU memory */
+    uint64_t ssd[HOLDER_WORD_COUNT];    /* of the others, the last block only on SSD */
 };
+
+/* A sum of differences that an agent made: of blocks that get shorter it may be anything. */
+static uint32_t bounded(uint32_t tokens, uint32_t max)
+{
+    if (tokens > INT32_MAX)
+        return 0;
+    return tokens < max ? tokens : max;
+}
 
 /* Those of word `at` in leaving have the first block_count blocks and no more. */
 static void settle(struct match_run *run, size_t at, uint64_t leaving, size_t block_count,
@@ -217,7 +236,50 @@ static void settle(struct match_run *run, size_t at, uint64_t leaving, size_t bl
 
         if (!is_agreed)
             (void)block_holders_find(value_before, holder, &match.tokens);
+        if (run->has_far) {
+            match.cpu_tokens = bounded(run->matches[holder].cpu_tokens, match.tokens);
+            match.ssd_tokens =
+                bounded(run->matches[holder].ssd_tokens, match.tokens - match.cpu_tokens);
+        }
         run->matches[holder] = match;
+    }
+}
+
+/* Those of word `at` whose run was in a tier and is not any more, or the other way round. */
+static void cross(struct match_run *run, size_t at, enum residency_tier tier, uint64_t was,
+                  uint64_t is, uint64_t value_before)
+{
+    for (uint64_t changed = was ^ is; changed != 0; changed &= changed - 1) {
+        const uint32_t holder = (uint32_t)(at * WORD_BITS) + (uint32_t)__builtin_ctzll(changed);
+        struct residency_match *match = &run->matches[holder];
+        uint32_t *sum = tier == RESIDENCY_CPU ? &match->cpu_tokens : &match->ssd_tokens;
+        uint32_t tokens = 0; /* before the first block */
+
+        (void)block_holders_find(value_before, holder, &tokens);
+        *sum += (was & changed & -changed) != 0 ? tokens : 0 - tokens;
+    }
+}
+
+/* holders[]: those of the block with this value who can go on with it. */
+static void follow_tiers(struct match_run *run, uint64_t value, uint64_t value_before,
+                         uint64_t *holders)
+{
+    uint64_t hbm[HOLDER_WORD_COUNT], cpu[HOLDER_WORD_COUNT], ssd[HOLDER_WORD_COUNT];
+
+    block_holders_write(value, RESIDENCY_HBM, hbm, run->word_count);
+    block_holders_write(value, RESIDENCY_CPU, cpu, run->word_count);
+    block_holders_write(value, RESIDENCY_SSD, ssd, run->word_count);
+    for (size_t at = 0; at < run->word_count; at++) {
+        const uint64_t far = run->active[at] & ~(run->hbm[at] & hbm[at]);
+
+        cpu[at] &= far;
+        ssd[at] &= far & ~cpu[at];
+        cross(run, at, RESIDENCY_CPU, run->cpu[at], cpu[at], value_before);
+        cross(run, at, RESIDENCY_SSD, run->ssd[at], ssd[at], value_before);
+        run->hbm[at] &= hbm[at];
+        run->cpu[at] = cpu[at];
+        run->ssd[at] = ssd[at];
+        holders[at] = run->hbm[at] | cpu[at] | ssd[at];
     }
 }
 
@@ -243,6 +305,12 @@ static void begin_run(struct match_run *run, const struct residency_index *index
         run->active[word] = ~index->retired[word];
     if (run->holder_count % WORD_BITS > 0) /* nobody is asked about beyond the last */
         run->active[run->word_count - 1] &= (1ull << run->holder_count % WORD_BITS) - 1;
+    run->has_far = index->has_far;
+    if (!run->has_far)
+        return;
+    memcpy(run->hbm, run->active, run->word_count * sizeof run->hbm[0]);
+    memset(run->cpu, 0, run->word_count * sizeof run->cpu[0]);
+    memset(run->ssd, 0, run->word_count * sizeof run->ssd[0]);
 }
 
 /* False: nobody has the i-th block and all before it. */
@@ -252,14 +320,17 @@ static bool match_block(struct match_run *run, size_t i, uint64_t value, uint64_
 
     if (value != 0 && block_holders_key(value) == block_holders_key(value_before))
         return true;
-    block_holders_write(value, holders, run->word_count);
+    if (run->has_far)
+        follow_tiers(run, value, value_before, holders);
+    else
+        block_holders_write(value, HOLDER_TIERS_ALL, holders, run->word_count);
     return keep_only(run, holders, i, value_before);
 }
 
 void residency_index_match(const struct residency_index *index, const struct block *blocks,
                            size_t block_count, struct residency_match *matches, size_t holder_count)
 {
-    struct match_run run = {.blocks = blocks, .matches = matches, .holder_count = holder_count};
+    struct match_run run;
     struct block_trail trail = {.entry = 0};
     uint64_t values[BLOCK_TABLE_BATCH_MAX];
     uint64_t value_before = 0;
@@ -268,6 +339,9 @@ void residency_index_match(const struct residency_index *index, const struct blo
     assert(holder_count <= RESIDENCY_HOLDER_COUNT_MAX);
     assert(block_count <= UINT32_MAX);
 
+    run.blocks = blocks;
+    run.matches = matches;
+    run.holder_count = holder_count;
     begin_run(&run, index);
     while (at < block_count) {
         const size_t count =

@@ -37,11 +37,16 @@ struct residency_index_stats {
     uint64_t refused_total; /* stores refused for want of room */
 };
 
-/* How much of a prompt one holder has: the longest unbroken run from its first block. */
+/* How much of a prompt one holder has: the longest unbroken run from its first block. HBM counts
+ * only from the first block on: behind one that is not there an engine can use what can be brought
+ * to it, in order, and nothing else. So a block in HBM alone ends a run that has left HBM. */
 struct residency_match {
     uint32_t block_count;
     uint32_t tokens; /* up to the end of the last of them, as its holder counts; 0: it does not */
     uint64_t bytes;  /* of the stream, up to there */
+    /* Of tokens, those outside HBM. A block in both is in CPU memory: the nearer one counts. */
+    uint32_t cpu_tokens;
+    uint32_t ssd_tokens;
 };
 
 /* bytes_max > 0. NULL: no memory. */

@@ -145,6 +145,72 @@ Test(residency_index, a_match_has_the_tokens_of_each_holders_deepest_block)
     residency_index_destroy(index);
 }
 
+/* The tiers of a prompt's blocks, 64 tokens each, and what is expected of a match. */
+Test(residency_index, tokens_are_told_apart_by_the_nearest_tier_that_an_engine_can_use)
+{
+    enum { H = RESIDENCY_HBM, C = RESIDENCY_CPU, S = RESIDENCY_SSD, COUNT = 6 };
+    static const struct {
+        uint8_t tiers[COUNT];
+        uint32_t block_count, cpu_tokens, ssd_tokens;
+    } rows[] = {
+        {{H, H, H, H, H, H}, 6, 0, 0},
+        {{H | C, H | C | S, H, C, C | S, S}, 6, 128, 64},
+        {{S, S, S, S, S, S}, 6, 0, 384},
+        {{C, S, C, S, C, C}, 6, 256, 128},
+        {{H, C, H | C, H | S, S, 0}, 5, 128, 128}, /* HBM is of no use behind a gap in it */
+        {{H, C, H, C, C, C}, 2, 64, 0},            /* and ends the run where it is alone */
+        {{0, C, C, C, C, C}, 0, 0, 0},
+    };
+
+    for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+        for (uint32_t holders = 1; holders <= 9; holders += 4) { /* inline, and in sets */
+            struct residency_index *index = residency_index_create(ROOMY);
+            struct residency_match matches[9];
+            struct block blocks[COUNT];
+            world_prompt(blocks, COUNT, 1);
+            for (uint32_t i = 0; i < COUNT; i++)
+                for (uint32_t holder = 0; holder < holders && rows[row].tiers[i] != 0; holder++)
+                    cr_assert(eq(int,
+                                 residency_index_store(index, blocks[i].hash, holder,
+                                                       rows[row].tiers[i], 64 * (i + 1)),
+                                 0));
+
+            residency_index_match(index, blocks, COUNT, matches, holders);
+
+            for (uint32_t holder = 0; holder < holders; holder++) {
+                cr_assert(eq(u32, matches[holder].block_count, rows[row].block_count), "%zu", row);
+                cr_assert(eq(u32, matches[holder].tokens, 64 * rows[row].block_count), "%zu", row);
+                cr_assert(eq(u32, matches[holder].cpu_tokens, rows[row].cpu_tokens), "%zu", row);
+                cr_assert(eq(u32, matches[holder].ssd_tokens, rows[row].ssd_tokens), "%zu", row);
+            }
+            residency_index_destroy(index);
+        }
+    }
+}
+
+/* Whoever writes the map may write anything. */
+Test(residency_index, tokens_that_shrink_along_a_prompt_give_no_more_than_the_whole)
+{
+    static const uint32_t tokens[] = {1000, 10, 2000000, 3};
+    struct residency_index *index = residency_index_create(ROOMY);
+    struct residency_match match;
+    struct block blocks[4];
+    world_prompt(blocks, 4, 1);
+    for (size_t count = 1; count <= 4; count++) {
+        uint8_t tiers = count % 2 == 0 ? RESIDENCY_CPU : RESIDENCY_SSD;
+
+        cr_assert(eq(
+            int, residency_index_store(index, blocks[count - 1].hash, 0, tiers, tokens[count - 1]),
+            0));
+
+        residency_index_match(index, blocks, count, &match, 1);
+
+        cr_assert(eq(u32, match.tokens, tokens[count - 1]));
+        cr_assert(le(u32, match.cpu_tokens + match.ssd_tokens, match.tokens));
+    }
+    residency_index_destroy(index);
+}
+
 /* Sweeps until nothing is left to be found; fails instead of going on for ever. */
 static void sweep_all(struct residency_index *index)
 {
@@ -283,13 +349,27 @@ struct model {
     bool is_retired[MODEL_HOLDERS];
 };
 
-static uint32_t model_run(const struct model *model, uint32_t holder)
+static struct residency_match model_match(const struct model *model, uint32_t holder)
 {
-    uint32_t run = 0;
+    struct residency_match match = {.block_count = 0};
+    bool is_near = true;
 
-    while (run < MODEL_HASHES && model->pairs[run][holder].tiers != 0)
-        run++;
-    return model->is_retired[holder] ? 0 : run;
+    if (model->is_retired[holder])
+        return match;
+    for (uint32_t i = 0; i < MODEL_HASHES && model->pairs[i][holder].tiers != 0; i++) {
+        const uint8_t tiers = model->pairs[i][holder].tiers;
+        const uint32_t more = model->pairs[i][holder].tokens - match.tokens;
+
+        is_near &= (tiers & RESIDENCY_HBM) != 0;
+        if (!is_near && tiers == RESIDENCY_HBM)
+            break;
+        match.block_count++;
+        match.bytes += WORLD_BLOCK_BYTES;
+        match.tokens += more;
+        if (!is_near)
+            *((tiers & RESIDENCY_CPU) != 0 ? &match.cpu_tokens : &match.ssd_tokens) += more;
+    }
+    return match;
 }
 
 static void model_forget(struct model *model, uint32_t holder)
@@ -307,10 +387,12 @@ static void assert_equal(const struct residency_index *index, const struct model
     residency_index_match(index, blocks, MODEL_HASHES, matches, MODEL_HOLDERS * MODEL_SPREAD);
     for (uint32_t holder = 0; holder < MODEL_HOLDERS; holder++) {
         const struct residency_match *match = &matches[holder * MODEL_SPREAD];
-        uint32_t run = model_run(model, holder);
-        cr_assert(eq(u32, match->block_count, run));
-        cr_assert(eq(u64, match->bytes, run * WORLD_BLOCK_BYTES));
-        cr_assert(eq(u32, match->tokens, run > 0 ? model->pairs[run - 1][holder].tokens : 0));
+        struct residency_match expected = model_match(model, holder);
+        cr_assert(eq(u32, match->block_count, expected.block_count));
+        cr_assert(eq(u64, match->bytes, expected.bytes));
+        cr_assert(eq(u32, match->tokens, expected.tokens));
+        cr_assert(eq(u32, match->cpu_tokens, expected.cpu_tokens));
+        cr_assert(eq(u32, match->ssd_tokens, expected.ssd_tokens));
     }
 }
 
