@@ -69,6 +69,11 @@ struct metrics_map {
     row(FAULT_CLIENT, "client")                                                                    \
     row(FAULT_WORKER, "worker")
 
+#define MATCH_TIER_ROWS(row)                                                                       \
+    row(MATCH_TIER_HBM, "hbm")                    /* at hand, or believed to be */                 \
+    row(MATCH_TIER_CPU, "cpu")                                                                     \
+    row(MATCH_TIER_SSD, "ssd")
+
 #define REJECT_REASON_ROWS(row)                                                                    \
     row(REJECT_BAD_REQUEST, "bad_request")        /* body or head that means nothing: 400 */       \
     row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
@@ -89,6 +94,7 @@ enum retry_reason { RETRY_REASON_ROWS(DIMENSION_CONSTANT) RETRY_REASON_COUNT };
 enum reload_result { RELOAD_RESULT_ROWS(DIMENSION_CONSTANT) RELOAD_RESULT_COUNT };
 enum abort_phase { ABORT_PHASE_ROWS(DIMENSION_CONSTANT) ABORT_PHASE_COUNT };
 enum fault_side { FAULT_SIDE_ROWS(DIMENSION_CONSTANT) FAULT_SIDE_COUNT };
+enum match_tier { MATCH_TIER_ROWS(DIMENSION_CONSTANT) MATCH_TIER_COUNT };
 enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT };
 #undef DIMENSION_CONSTANT
 
@@ -105,6 +111,7 @@ enum {
     METRICS_COUNT_rung = ROUTE_RUNG_COUNT,
     METRICS_COUNT_side = FAULT_SIDE_COUNT,
     METRICS_COUNT_status = STATUS_CLASS_COUNT,
+    METRICS_COUNT_tier = MATCH_TIER_COUNT,
 };
 
 /*

@@ -58,6 +58,8 @@ struct residency_map;
 struct relay_known {
     struct ladder_facts facts;
     struct ladder_step step;
+    struct worker_tier cpu; /* what its agent claims there, and what that costs */
+    struct worker_tier ssd;
     enum residency_doubt doubt; /* why its agent is not believed */
     uint32_t claimed_count;     /* of the prompt's first blocks: its agent claims them */
     uint32_t matched_count;     /* and behind them we remember having sent it */
