@@ -13,6 +13,7 @@
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
 #include "router/policy/tier_cost.h"
+#include "router/prefetch_hint.h"
 #include "router/relay.h"
 
 /*
@@ -356,6 +357,22 @@ static void learn_prompt(struct exchange *exchange)
         });
 }
 
+/* It may wait for a connection, and surely for its turn in the engine. */
+static void hint_prefetch(struct exchange *exchange)
+{
+    const struct request_record *record = &exchange->client->record;
+    struct relay *relay = exchange->relay;
+
+    if (record->ssd_tokens <= 0 || relay->join == NULL || !relay->config.prefetch_hints)
+        return;
+    prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
+                                                      .blocks = exchange->blocks,
+                                                      .block_count = exchange->claimed_count,
+                                                      .within_ms = record->predicted_ttft_ms,
+                                                      .told_id = exchange->hinted_id});
+    exchange->hinted_id = exchange->worker->id;
+}
+
 static void count_attempt(struct exchange *exchange)
 {
     struct worker *worker = exchange->worker;
@@ -375,6 +392,7 @@ static void count_attempt(struct exchange *exchange)
         exchange->relay->stats.choices_doubted_total[exchange->doubt]++;
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
         learn_prompt(exchange);
+    hint_prefetch(exchange);
 }
 
 static void name_attempt(struct exchange *exchange)
