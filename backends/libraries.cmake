@@ -8,6 +8,7 @@ pkg_check_modules(yaml REQUIRED IMPORTED_TARGET yaml-0.1)
 pkg_check_modules(simdjson REQUIRED IMPORTED_TARGET simdjson)
 pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(hiredis REQUIRED IMPORTED_TARGET hiredis)
+pkg_check_modules(uring REQUIRED IMPORTED_TARGET liburing)
 
 # llhttp: Debian 13 has a library (libllhttp-dev), Debian 12 only the C sources (node-llhttp).
 find_path(LLHTTP_INCLUDE llhttp.h PATHS /usr/share/include/llhttp PATH_SUFFIXES llhttp)

@@ -7,7 +7,7 @@ FROM docker.io/library/debian:bookworm-slim AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
         gcc g++ libc6-dev cmake ninja-build pkg-config \
-        libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev node-llhttp \
+        libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev liburing-dev node-llhttp \
  && rm -rf /var/lib/apt/lists/*
 COPY . /src
 RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSAMOVAR_TESTS=OFF \
@@ -17,7 +17,7 @@ RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSAMOVAR
 FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
-        libuv1 libsimdjson14 libxxhash0 libyaml-0-2 libzmq5 libhiredis0.14 \
+        libuv1 libsimdjson14 libxxhash0 libyaml-0-2 libzmq5 libhiredis0.14 liburing2 \
  && rm -rf /var/lib/apt/lists/* \
  && install -d -o 65532 -g 65532 -m 700 /var/lib/samovar-agent
 COPY --from=build /build/bin/samovar-agent /usr/bin/

@@ -7,7 +7,7 @@ FROM docker.io/library/debian:bookworm-slim AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends \
         gcc g++ libc6-dev cmake ninja-build pkg-config \
-        libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev libcriterion-dev \
+        libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev liburing-dev libcriterion-dev \
         node-llhttp \
  && rm -rf /var/lib/apt/lists/*
 COPY . /src

@@ -10,7 +10,7 @@
 
 enum {
     STREAM_VERSION =
-        2, /* of root and canonical stream together; whatever changes either raises it */
+        3, /* of root and canonical stream together; whatever changes either raises it */
     STREAM_BLOCK_BYTES = 256,
     STREAM_CUT_BYTES_MIN = 64,
 };

@@ -96,10 +96,13 @@ static enum note_result take_answer(struct note_intake *intake, const struct res
                                     uint64_t now_ms)
 {
     const uint64_t attempt = note->attempt * ANSWER_FACTOR;
+    struct residency_note answer = *note;
     int status = take_text(intake, note, attempt, now_ms);
 
-    if (status == 0 && note->has_anchor)
-        take_anchor(intake, note, attempt, now_ms);
+    if (answer.has_anchor && answer.last_block == 0 && intake->find_prompt != NULL)
+        answer.last_block = intake->find_prompt(intake->ctx, note->attempt);
+    if (status == 0 && answer.has_anchor && answer.last_block != 0)
+        take_anchor(intake, &answer, attempt, now_ms);
     return result_of(status, NOTE_ANSWERED);
 }
 

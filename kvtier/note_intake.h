@@ -39,6 +39,9 @@ enum note_result { NOTE_RESULT_ROWS(NOTE_RESULT_CONSTANT) NOTE_RESULT_COUNT };
 /* start is not known here: whoever publishes what is held should say so. */
 typedef void note_unknown_start_fn(void *ctx, uint64_t start);
 
+/* The name of the last full block of attempt's prompt, where the engine's connector told it; 0. */
+typedef uint64_t note_find_prompt_fn(void *ctx, uint64_t attempt);
+
 /* A router expects a request that wants these text blocks, in order, within so many ms. Borrowed
  * for the call. Nothing is promised: neither that the request comes, nor that they are held here.
  */
@@ -47,8 +50,9 @@ typedef void note_prefetch_fn(void *ctx, const uint64_t *hashes, size_t count, u
 struct note_intake {
     struct alignment *alignment; /* borrowed */
     uint64_t fingerprint;
-    note_unknown_start_fn *on_unknown_start;
-    note_prefetch_fn *on_prefetch; /* NULL: hints are not used */
+    note_unknown_start_fn *on_unknown_start; /* may be NULL, as the next two */
+    note_find_prompt_fn *find_prompt;        /* for answers whose router does not know its tokens */
+    note_prefetch_fn *on_prefetch;           /* NULL: hints are not used */
     void *ctx;
     uint64_t results[NOTE_RESULT_COUNT];
     uint64_t foreign_fingerprint; /* of the last foreign entry; 0: there was none */

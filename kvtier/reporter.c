@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "backends/runtime/log.h"
+#include "kvtier/attempt_key.h"
 #include "kvtier/state_keeper.h"
 
 /*
@@ -45,7 +46,16 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
+    RATE_CHANGE_DIVISOR = 8,
+    ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
+};
+
+/* What the connector said of an attempt, for its answer: a router that need not ask for anchors
+ * does not know it. */
+struct engine_anchor {
+    uint64_t attempt;
+    uint64_t last_block;
 };
 
 struct reporter {
@@ -66,6 +76,9 @@ struct reporter {
     uint64_t foreign_fingerprint; /* that was logged last */
     bool is_rival_told;           /* to the log, and not yet that it is over */
     uint64_t claims_total;
+    struct engine_anchor anchors[ENGINE_ANCHOR_COUNT]; /* by attempt; the newest of two stays */
+    uint64_t anchors_total;
+    uint64_t foreign_anchors_total;
     void (*on_closed)(void *ctx);
     void *closed_ctx;
 };
@@ -87,6 +100,14 @@ static void on_unknown_start(void *ctx, uint64_t start)
     struct reporter *reporter = ctx;
 
     (void)!residency_report_set(reporter->report, (struct residency_record){.hash = start});
+}
+
+static uint64_t find_prompt(void *ctx, uint64_t attempt)
+{
+    const struct reporter *reporter = ctx;
+    const struct engine_anchor *anchor = &reporter->anchors[attempt % ENGINE_ANCHOR_COUNT];
+
+    return anchor->attempt == attempt ? anchor->last_block : 0;
 }
 
 /* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
@@ -240,6 +261,102 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
     residency_report_set_meta(reporter->report, meta);
 }
 
+/* ---- the tiers beneath the engine, and its connector ---- */
+
+void reporter_take_block(struct reporter *reporter, const struct reporter_block *block)
+{
+    /* Where there is no place for it, it is not claimed: counted by the chain. */
+    (void)!token_chain_place(&reporter->alignment.tokens,
+                             &(struct token_place){.name = block->name,
+                                                   .parent = block->parent,
+                                                   .token_count = block->token_count,
+                                                   .tiers = block->tiers});
+    flush_soon(reporter);
+}
+
+void reporter_drop_blocks(struct reporter *reporter)
+{
+    token_chain_displace_all(&reporter->alignment.tokens);
+    flush_soon(reporter);
+}
+
+void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uint64_t last_block,
+                          uint32_t prompt_tokens)
+{
+    const uint64_t attempt = attempt_key_of_engine_id(reporter->config.secret, engine_id);
+
+    if (attempt == 0) {
+        reporter->foreign_anchors_total++;
+        return;
+    }
+    reporter->anchors_total++;
+    if (last_block == 0)
+        return; /* there is nothing of it to find again */
+    reporter->anchors[attempt % ENGINE_ANCHOR_COUNT] = (struct engine_anchor){attempt, last_block};
+    alignment_anchor(&reporter->alignment,
+                     &(struct alignment_anchor){.attempt = attempt,
+                                                .last_block = last_block,
+                                                .token_count = prompt_tokens,
+                                                .cached_tokens = UINT32_MAX},
+                     io_loop_now_ms(reporter->io));
+    flush_soon(reporter);
+}
+
+/* Rates are measured all the time; one that is nearly what was said is not said again. */
+static void settle_rate(uint64_t *said, uint64_t measured)
+{
+    const uint64_t difference = measured > *said ? measured - *said : *said - measured;
+
+    if (difference > *said / RATE_CHANGE_DIVISOR)
+        *said = measured;
+}
+
+void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers)
+{
+    struct residency_meta *meta = &reporter->meta;
+
+    meta->has_anchors = tiers->has_connector;
+    meta->bytes_per_token = tiers->bytes_per_token;
+    settle_rate(&meta->cpu_bytes_per_s, tiers->cpu_bytes_per_s);
+    settle_rate(&meta->ssd_bytes_per_s, tiers->ssd_bytes_per_s);
+    residency_report_set_meta(reporter->report, meta);
+    residency_report_set_queues(reporter->report, tiers->cpu_queue_ms, tiers->ssd_queue_ms);
+}
+
+/*
+ * The token blocks behind the deepest text block that is known: with their prefix, from the chain's
+ * first on, because a hint may begin anywhere.
+ */
+static void on_prefetch(void *ctx, const uint64_t *hashes, size_t count, uint32_t within_ms)
+{
+    struct reporter *reporter = ctx;
+    const struct alignment *alignment = &reporter->alignment;
+    const struct token_node *node = NULL;
+    struct digest_128 *names;
+    size_t name_count;
+
+    if (reporter->config.on_prefetch == NULL)
+        return;
+    while (count > 0 && node == NULL) {
+        const uint32_t text = text_chain_find(&alignment->text, hashes[--count]);
+
+        if (text != 0)
+            node = token_chain_find(&alignment->tokens, alignment->aligned[text].block);
+    }
+    if (node == NULL || node->depth == 0)
+        return;
+    name_count = node->depth;
+    names = malloc(name_count * sizeof *names);
+    if (names == NULL)
+        return; /* a hint, no more */
+    for (size_t i = name_count; i-- > 0;) {
+        names[i] = node->digest;
+        node = token_chain_at(&alignment->tokens, node->parent);
+    }
+    reporter->config.on_prefetch(reporter->config.ctx, reporter, names, name_count, within_ms);
+    free(names);
+}
+
 void reporter_linked(struct reporter *reporter)
 {
     residency_report_linked(reporter->report);
@@ -309,6 +426,8 @@ static int open_alignment(struct reporter *reporter)
     cache_events_init(&reporter->events, config->secret, &reporter->alignment.tokens);
     note_intake_init(&reporter->intake, &reporter->alignment, config->fingerprint);
     reporter->intake.on_unknown_start = on_unknown_start;
+    reporter->intake.find_prompt = find_prompt;
+    reporter->intake.on_prefetch = on_prefetch;
     reporter->intake.ctx = reporter;
     return 0;
 }
@@ -377,6 +496,8 @@ struct reporter_stats reporter_stats(const struct reporter *reporter)
         .source = kv_event_source_stats(reporter->source),
         .report = residency_report_stats(reporter->report),
         .claims_total = reporter->claims_total,
+        .anchors_total = reporter->anchors_total,
+        .foreign_anchors_total = reporter->foreign_anchors_total,
         .state = reporter->state.stats,
         .epoch = reporter->meta.epoch,
         .block_tokens = reporter->meta.block_tokens,

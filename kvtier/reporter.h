@@ -24,6 +24,11 @@
 
 struct reporter;
 
+/* A router expects a request that wants these token blocks, the first of its chain first, within so
+ * many ms. Borrowed for the call. */
+typedef void reporter_prefetch_fn(void *ctx, struct reporter *reporter,
+                                  const struct digest_128 *names, size_t count, uint32_t within_ms);
+
 struct reporter_config {
     const struct engine_spec *spec; /* borrowed until close */
     const uint8_t *secret;          /* DIGEST_SECRET_BYTES; borrowed */
@@ -31,8 +36,10 @@ struct reporter_config {
     const char *topic; /* of events; borrowed */
     uint32_t token_blocks_max;
     uint32_t text_blocks_max;
-    struct redis_link *link; /* borrowed until close */
-    const char *state_dir;   /* "": nothing is kept over a restart; borrowed */
+    struct redis_link *link;           /* borrowed until close */
+    const char *state_dir;             /* "": nothing is kept over a restart; borrowed */
+    reporter_prefetch_fn *on_prefetch; /* NULL: there are no tiers */
+    void *ctx;
 };
 
 /* Starts to listen to the engine. -ENOMEM; -EINVAL: its endpoints are none; -EAGAIN: no thread. */
@@ -49,6 +56,36 @@ void reporter_take_entry(struct reporter *reporter, struct slice entry);
  * the state of before is taken up. */
 void reporter_take_probe(struct reporter *reporter, const struct worker *worker, const char *model);
 
+/* A block in the tiers beneath the worker's engine, absolute. A parent is told before its children.
+ */
+struct reporter_block {
+    struct digest_128 name;   /* hashing/token_name */
+    struct digest_128 parent; /* .low 0: the first of its chain */
+    uint32_t token_count;     /* of the block */
+    uint8_t tiers;            /* bits 1 << enum token_tier, CPU and SSD; 0: in none any more */
+};
+void reporter_take_block(struct reporter *reporter, const struct reporter_block *block);
+
+/* Nothing beneath can be reached by the engine any more: its connector has gone. */
+void reporter_drop_blocks(struct reporter *reporter);
+
+/* What the engine's connector says of a request: what it calls it, how many tokens its prompt is,
+ * and the name (.low) of the last full block of these; 0: none is full. */
+void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uint64_t last_block,
+                          uint32_t prompt_tokens);
+
+/* What routers are told of the tiers beneath, to weigh a load against computing. Rates are
+ * measured; 0: not known. */
+struct reporter_tiers {
+    bool has_connector; /* the engine's anchors come by reporter_take_anchor() */
+    uint32_t bytes_per_token;
+    uint64_t cpu_bytes_per_s;
+    uint64_t ssd_bytes_per_s;
+    uint32_t cpu_queue_ms; /* what a load begun now would wait */
+    uint32_t ssd_queue_ms;
+};
+void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers);
+
 /* What may be asked of it; pointers are good until it is closed. */
 struct reporter_stats {
     const struct token_chain *tokens;
@@ -59,7 +96,9 @@ struct reporter_stats {
     const uint64_t *notes; /* [NOTE_RESULT_COUNT] */
     struct kv_event_source_stats source;
     struct residency_report_stats report;
-    uint64_t claims_total; /* changes told to the report */
+    uint64_t claims_total;          /* changes told to the report */
+    uint64_t anchors_total;         /* of the engine's connector, that are of a router's attempt */
+    uint64_t foreign_anchors_total; /* and of requests that no router of ours sent */
     struct state_keeper_stats state;
     uint64_t epoch;
     uint32_t block_tokens; /* of the engine; 0: not known */

@@ -251,6 +251,13 @@ void residency_report_set_load(struct residency_report *report, bool has_load, u
     report->lease.waiting = waiting;
 }
 
+void residency_report_set_queues(struct residency_report *report, uint32_t cpu_queue_ms,
+                                 uint32_t ssd_queue_ms)
+{
+    report->lease.cpu_queue_ms = cpu_queue_ms;
+    report->lease.ssd_queue_ms = ssd_queue_ms;
+}
+
 void residency_report_set_whole(struct residency_report *report, bool is_whole)
 {
     report->lease.is_whole = is_whole;

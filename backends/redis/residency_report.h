@@ -47,6 +47,8 @@ void residency_report_set_meta(struct residency_report *report, const struct res
 /* What the engine says of its load, and whether all that it holds is known. Told with the lease. */
 void residency_report_set_load(struct residency_report *report, bool has_load, uint32_t running,
                                uint32_t waiting);
+void residency_report_set_queues(struct residency_report *report, uint32_t cpu_queue_ms,
+                                 uint32_t ssd_queue_ms); /* see struct residency_lease */
 void residency_report_set_whole(struct residency_report *report, bool is_whole);
 
 /* record.hash is held like this now; tiers 0: no longer. More tokens than RESIDENCY_TOKENS_MAX

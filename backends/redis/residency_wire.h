@@ -180,7 +180,8 @@ struct residency_note {
     /* ANCHOR, ANSWERED. Of an answer: of prompt and answer together, and prompt_block is the
      * prompt's last, because nobody names the answer's. */
     bool has_anchor;     /* ANSWERED may come without */
-    uint64_t last_block; /* .low of the name of the prompt's last full token block; 0: none is */
+    uint64_t last_block; /* .low of the name of the prompt's last full token block; 0: none is; in
+                          * ANSWERED: the engine has told its agent of the prompt itself */
     uint32_t token_count;
     uint32_t tail_tokens;   /* of these behind the text: what the template adds for the answer */
     uint32_t cached_tokens; /* the engine reported; UINT32_MAX: not known */

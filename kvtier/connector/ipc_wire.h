@@ -29,6 +29,13 @@
  *
  * What an agent says without being asked does not exist. An agent that cannot read a message
  * answers REFUSED and closes; an engine then is without tiers until it has registered anew.
+ *
+ * Who closes: an engine that goes on without SAVED, or gives up, first shuts its sending side down.
+ * For what is still being loaded it reads on, and keeps those blocks until LOADED or until the
+ * agent has closed too. So an agent closes a worker's connection, for whatever reason, only when
+ * nothing of it copies into or out of that worker's memory any more: who reads end of file has its
+ * pages for itself. Numbers of requests and jobs begin anew with a connection; what an engine had
+ * OPENed before, it opens again if it likes.
  */
 #ifndef KVTIER_CONNECTOR_IPC_WIRE_H
 #define KVTIER_CONNECTOR_IPC_WIRE_H
@@ -271,8 +278,15 @@ bool ipc_save_entry(struct slice *rest, struct ipc_save_entry *entry);
 
 /* ---- writing ---- */
 
-/* Appends the whole message; slices of numbers are copied as they are. -ENOMEM; -EMSGSIZE: longer
- * than IPC_MESSAGE_BYTES_MAX, nothing is appended. */
+/* Appends the whole message, or nothing; slices of numbers, regions, segments and entries are
+ * copied as they are. -ENOMEM, -ENOBUFS as buf_append(); -EMSGSIZE: longer than
+ * IPC_MESSAGE_BYTES_MAX. */
 MUST_CHECK int ipc_message_write(struct buf *out, const struct ipc_message *message);
+
+/* What hello->regions, hello->segments and save->entries are made of, one after the other. Errors
+ * as buf_append(). */
+MUST_CHECK int ipc_region_write(struct buf *out, const struct ipc_region *region);
+MUST_CHECK int ipc_segment_write(struct buf *out, const struct page_segment *segment);
+MUST_CHECK int ipc_save_entry_write(struct buf *out, const struct ipc_save_entry *entry);
 
 #endif

@@ -26,6 +26,11 @@
  * never ends; one too low is only a hit that was not foreseen. Where it is unclear (an alias that
  * came to mean another block, a count at its limit) the lower one is taken.
  *
+ * What lies beneath the engine is not counted: the agent keeps it itself, and says of each block
+ * where it is. Such blocks need no alias, and outlive the engine's process. Where the first of a
+ * chain comes from beneath, nobody says what root it has; a name says that already, so it hangs on
+ * a root that stands for all of these until the engine stores a sibling of it.
+ *
  * Both maps get twice the bytes that their entries need, because block_map fills to 3/4 and may
  * have half a table beside the new one while it grows; a full one refuses all the same.
  */
@@ -111,7 +116,7 @@ static bool has_copies(const struct token_node *node)
 
 static bool is_needed(const struct token_node *node)
 {
-    return node->child != 0 || has_copies(node);
+    return node->child != 0 || node->beneath != 0 || has_copies(node);
 }
 
 /* Puts node among the forgettable, as the newest, when nothing needs it any more. */
@@ -259,7 +264,7 @@ static struct token_node *claim_node(struct token_chain *chain, struct token_nod
 static void set_tiers(struct token_chain *chain, struct token_node *node)
 {
     const uint8_t before = node->tiers;
-    uint8_t after = 0;
+    uint8_t after = node->beneath;
 
     for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++) {
         unsigned groups = 0;
@@ -436,6 +441,45 @@ void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier)
     }
 }
 
+static const struct digest_128 unsaid_root = {UINT64_MAX, 0};
+
+bool token_chain_place(struct token_chain *chain, const struct token_place *place)
+{
+    struct token_node *node = find_node(chain, place->name.low), *parent;
+
+    assert(place->tiers >> TOKEN_TIER_COUNT == 0);
+
+    if (node == NULL) {
+        if (place->tiers == 0)
+            return true;
+        parent = place->parent.low != 0 ? find_node(chain, place->parent.low)
+                                        : claim_node(chain, NULL, unsaid_root, 0);
+        if (parent == NULL) {
+            chain->stats.orphans++;
+            return false;
+        }
+        node = add_node(chain, parent, place->name, place->token_count);
+        if (node == NULL)
+            return false;
+    } else if (node->digest.high != place->name.high) {
+        chain->stats.collisions++;
+        return false;
+    }
+    node->beneath = place->tiers;
+    set_tiers(chain, node);
+    return true;
+}
+
+void token_chain_displace_all(struct token_chain *chain)
+{
+    for (uint32_t i = 1; i <= chain->config.node_count_max; i++) {
+        if (chain->nodes[i].beneath == 0)
+            continue;
+        chain->nodes[i].beneath = 0;
+        set_tiers(chain, &chain->nodes[i]);
+    }
+}
+
 void token_chain_set_groups(struct token_chain *chain, uint8_t groups)
 {
     assert(groups != 0 && groups >> TOKEN_GROUP_COUNT_MAX == 0);
@@ -448,11 +492,15 @@ void token_chain_set_groups(struct token_chain *chain, uint8_t groups)
 
 void token_chain_begin_epoch(struct token_chain *chain)
 {
+    const uint64_t forgotten = chain->stats.forgotten;
+
     for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)
         token_chain_clear_tier(chain, (enum token_tier)tier);
-    block_map_release(&chain->by_name);
-    block_map_release(&chain->by_alias);
-    reset(chain);
+    for (uint32_t i = 1; i <= chain->config.node_count_max; i++)
+        drop_aliases(chain, &chain->nodes[i]);
+    while (forget_oldest(chain))
+        ;
+    chain->stats.forgotten = forgotten; /* they made room for nobody */
 }
 
 const struct token_node *token_chain_find(const struct token_chain *chain, uint64_t name)

@@ -49,7 +49,8 @@ struct token_node {
     uint32_t newer;     /* also links free nodes */
     uint32_t depth;     /* blocks from the root to here, this one included */
     uint32_t token_end; /* tokens from the root to here */
-    uint8_t tiers;      /* bit 1 << tier: held there by all groups that count */
+    uint8_t tiers;      /* bit 1 << tier: held there by all groups that count, or beneath */
+    uint8_t beneath; /* bit 1 << tier: held there beneath the engine, as token_chain_place() said */
     bool is_forgettable;
     uint16_t copies[TOKEN_TIER_COUNT][TOKEN_GROUP_COUNT_MAX]; /* references */
 };
@@ -119,10 +120,29 @@ bool token_chain_remove(struct token_chain *chain, uint64_t alias, enum token_ti
 /* Drops every reference in one tier: the engine emptied it. Nodes and aliases stay known. */
 void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier);
 
+/* A block in the tiers beneath the engine, which this agent keeps itself and knows by name. */
+struct token_place {
+    struct digest_128 name;
+    struct digest_128 parent; /* .low 0: the first of its chain, whose root nobody said */
+    uint32_t token_count;     /* of the block */
+    uint8_t tiers;            /* bit 1 << tier, absolute; 0: in none of them any more */
+};
+
+/*
+ * What lies beneath is so from now on, beside what the engine holds. A block that was not known is
+ * made known behind its parent. False: the parent is not known, or there is no place for it
+ * (counted): it is not claimed then.
+ */
+bool token_chain_place(struct token_chain *chain, const struct token_place *place);
+
+/* Nothing lies beneath any more: the engine cannot reach it. */
+void token_chain_displace_all(struct token_chain *chain);
+
 /* Other groups count from now on, as token_chain_config's: what all of them hold is held. */
 void token_chain_set_groups(struct token_chain *chain, uint8_t groups);
 
-/* Another life of the engine: nothing of the last one is held or known, aliases included. */
+/* Another life of the engine: nothing of the last one is held or known, aliases included. What lies
+ * beneath outlives it. */
 void token_chain_begin_epoch(struct token_chain *chain);
 
 /* The node of that name; NULL: not known. Good until the next call that changes chain. */

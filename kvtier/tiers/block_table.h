@@ -4,7 +4,7 @@
  * block_table: the blocks that the tiers beneath the engines hold: which slot of which tier each
  * lies in, what follows what, and who needs them just now. It moves no bytes and chooses no victim
  * by itself: an eviction policy is told what is used and asked who shall go.
- * Pure: no I/O, clock or globals; init takes the memory. One thread at a time.
+ * Pure: no I/O, clock or globals; create takes all the memory. One thread at a time.
  */
 #ifndef KVTIER_TIERS_BLOCK_TABLE_H
 #define KVTIER_TIERS_BLOCK_TABLE_H
@@ -14,43 +14,10 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
-#include "hashing/block_map.h"
 #include "kvtier/tiers/block_key.h"
+#include "kvtier/tiers/tier_block.h"
 
 struct eviction_ops;
-
-enum block_tier { BLOCK_TIER_CPU, BLOCK_TIER_SSD, BLOCK_TIER_COUNT };
-
-#define BLOCK_SLOT_NONE UINT32_MAX
-
-/*
- * A block's place in one tier. Only block_table_set_place() changes it:
- *
- *   ABSENT -> WRITING   a slot was taken, bytes are on their way; nobody may read it
- *   WRITING -> HELD     header and payload are there: it may be found, loaded and told of
- *   WRITING -> ABSENT   the move failed; the slot is free again
- *   HELD -> LEAVING     withdrawn from the map; those that read it read on, nobody begins to
- *   LEAVING -> ABSENT   the last reader has gone; the slot is free again
- *   LEAVING -> HELD     its eviction was given up before anything was done to it
- */
-enum block_place { BLOCK_ABSENT, BLOCK_WRITING, BLOCK_HELD, BLOCK_LEAVING, BLOCK_PLACE_COUNT };
-
-/* A block; links are indices, 0: none. A node without a place in any tier exists only as long as
- * something follows it or someone holds it. */
-struct block {
-    struct block_key key;
-    uint32_t parent;      /* 0: first of a chain, or its parent is not here */
-    uint32_t child_count; /* blocks that follow it */
-    uint32_t depth;       /* blocks before it in the chain, as whoever stored it said */
-    uint32_t slot[BLOCK_TIER_COUNT];
-    uint8_t place[BLOCK_TIER_COUNT];          /* enum block_place */
-    uint16_t readers[BLOCK_TIER_COUNT];       /* moves that read the slot now */
-    uint32_t held_children[BLOCK_TIER_COUNT]; /* of those that follow: HELD or WRITING there */
-    uint32_t holds; /* leases: it may not leave what it is in, see block_table_hold() */
-    uint32_t link[BLOCK_TIER_COUNT][2]; /* the eviction policy's list, per tier */
-    uint32_t uses;                      /* the policy's count, saturating */
-    uint64_t score; /* the policy's: an age, a priority; its meaning is its own */
-};
 
 struct block_table_config {
     uint32_t block_count_max;              /* nodes: at least the slots of all tiers together */
@@ -62,7 +29,7 @@ struct block_table_stats {
     uint64_t held[BLOCK_TIER_COUNT]; /* places HELD now */
     uint64_t free_slots[BLOCK_TIER_COUNT];
     uint64_t evicted[BLOCK_TIER_COUNT]; /* chosen by block_table_pick() and gone since */
-    uint64_t refused;                   /* blocks not taken in: no node or slot could be had */
+    uint64_t refused;                   /* that block_table_add() turned away */
     uint64_t holds;                     /* now */
 };
 
@@ -76,13 +43,29 @@ void block_table_destroy(struct block_table *table);
  * is another block, and cannot be taken in while the first is there. */
 uint32_t block_table_find(const struct block_table *table, struct block_key key);
 
-/* By index, which must be of a known block. Good until the next call that adds or forgets one. */
-const struct block *block_table_at(const struct block_table *table, uint32_t index);
+/* The same by name alone, whatever its check: who follows a block knows no more of it. */
+uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name);
 
-/* Known from now on, with no place yet: give it one in the same turn or it is forgotten by the next
- * block_table_add(). parent: an index or 0. 0: no room (counted). */
+/* By index, which must be of a known block. Good until the next call that adds or forgets one. */
+const struct tier_block *block_table_at(const struct block_table *table, uint32_t index);
+
+/*
+ * Known from now on, with no place yet: give it one in the same turn or it is forgotten by the next
+ * add or claim, unless that is of its child. Who is known already keeps its place and learns its
+ * parent. parent: an index, which must be of the block before it (depth - 1), or 0. 0: no room, or
+ * the name is known with another check or depth (counted).
+ */
 uint32_t block_table_add(struct block_table *table, struct block_key key, uint32_t parent,
                          uint32_t depth);
+
+/*
+ * The block of that name, to be given as parent to the add of one at child_depth. What is not known
+ * (a restart scan finds slots in any order) gets a node with no place, which its own add completes
+ * later. 0: name.low is 0 (the child is first of a chain), no room, or it is known at another depth
+ * than the one before child_depth.
+ */
+uint32_t block_table_claim_parent(struct block_table *table, struct digest_128 name,
+                                  uint32_t child_depth);
 
 /*
  * How many of keys[0..count), from the first on, may be loaded: HELD in a tier. tiers[i], unless
@@ -104,10 +87,10 @@ bool block_table_claim_slot(struct block_table *table, enum block_tier tier, uin
 /*
  * The one function that changes a place; asserts that the step is in the table above. To WRITING:
  * slot is the one taken, else it is not looked at. To ABSENT frees the slot, and forgets the block
- * where nothing keeps it. now: any clock that does not go back, for the policy.
+ * where nothing keeps it.
  */
 void block_table_set_place(struct block_table *table, uint32_t index, enum block_tier tier,
-                           enum block_place place, uint32_t slot, uint64_t now);
+                           enum block_place place, uint32_t slot);
 
 /* A move begins or ends to read the slot; it must be HELD (or, at the end, LEAVING). */
 void block_table_begin_read(struct block_table *table, uint32_t index, enum block_tier tier);
@@ -117,19 +100,24 @@ void block_table_end_read(struct block_table *table, uint32_t index, enum block_
 void block_table_hold(struct block_table *table, uint32_t index);
 void block_table_unhold(struct block_table *table, uint32_t index);
 
-/* A request used these blocks, which follow each other: the last one first for a policy that goes
- * by recency, so that tails go before their prefix. */
-void block_table_use(struct block_table *table, const uint32_t *indices, size_t count,
-                     uint64_t now);
+/* A request used these blocks, from the first of their chain on: the policy is told of the last one
+ * first, so that by recency too tails go before their prefix. One that saves the end of a chain
+ * uses all of it. */
+void block_table_use(struct block_table *table, const uint32_t *indices, size_t count);
 
 /*
- * Up to count victims of tier that may leave now: HELD there, not held or read, and nothing that
- * follows them is HELD or WRITING in the same tier (a parent never goes before its child). Those
- * that the policy would rather lose first. Changes nothing: whoever evicts sets LEAVING. A run of
- * victims along one chain may be returned leaf first.
+ * Up to count victims of tier that may leave now, in the order in which the policy would rather
+ * lose them: HELD there, not held or read, and nothing that follows them is HELD or WRITING in the
+ * same tier unless it is an earlier victim: a chain may go in one call, leaf first, and a parent
+ * never goes before its child. Changes nothing: whoever evicts sets LEAVING, in this order. May
+ * return fewer than there are (EVICTION_PICK_MAX at most); 0: nothing may leave.
  */
 size_t block_table_pick(struct block_table *table, enum block_tier tier, uint32_t *victims,
                         size_t count);
+
+/* The indices of all blocks that have a place, parents before children; room for block_count_max.
+ * O(blocks log blocks). */
+size_t block_table_list(const struct block_table *table, uint32_t *indices);
 
 const struct block_table_stats *block_table_stats(const struct block_table *table);
 

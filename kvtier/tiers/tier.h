@@ -38,11 +38,18 @@ struct tier_transfer {
     struct block_key key;     /* written into the header; expected there on a read */
     struct digest_128 parent; /* of a write */
     uint32_t depth;           /* of a write */
-    void *payload;            /* page_bytes, aligned to TIER_ALIGN_BYTES; written from, read into */
-    int status;               /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
+    void *payload; /* room for tier_stride_bytes(page_bytes), aligned to TIER_ALIGN_BYTES;
+                    * written from, read into: what is behind page_bytes too */
+    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
 };
 
 enum { TIER_ALIGN_BYTES = 4096 };
+
+/* From one payload to the next in an arena: whole sectors, as O_DIRECT wants them. */
+static inline size_t tier_stride_bytes(uint32_t page_bytes)
+{
+    return ((size_t)page_bytes + TIER_ALIGN_BYTES - 1) / TIER_ALIGN_BYTES * TIER_ALIGN_BYTES;
+}
 
 struct tier_ops {
     const char *name; /* "cpu", "ssd" */
@@ -71,7 +78,7 @@ struct tier_ops {
 struct tier {
     const struct tier_ops *ops;
     uint32_t page_bytes;
-    uint32_t slot_count; /* that there are; an SSD's grows up to its quota as files are added */
+    uint32_t slot_count; /* that there are; an SSD's files are made as slots of them are written */
     uint64_t layout;     /* fingerprint: slots of another are no slots */
 };
 
@@ -90,13 +97,17 @@ MUST_CHECK int tier_cpu_create(struct tier_cpu_config config, struct tier **tier
 void tier_cpu_arena(const struct tier *tier, void **arena, size_t *arena_bytes);
 
 /*
- * Files of slots in a directory of its own below dir: created 0700 and refused (-EPERM, a sentence
- * in why) where it is a link, another user's, or open to others. bytes: a hard quota over all that
- * is below dir, files of other layouts included; those of layouts that nobody uses go first. Never
- * takes the last reserve_bytes of the file system. -ENOSPC and -EIO on a write are told to
- * the caller, who decides. O_DIRECT where the file system has it, io_uring where the kernel lets
- * us, else threads; tier_ssd_way() says which, for the log.
+ * Files of slots in a directory of its layout's own below dir: made 0700, and refused (-EPERM)
+ * where it is a link, another user's, or open to others; -EBUSY: another tier uses this layout's;
+ * -ENOSPC: no room for one page; always with a sentence in why. bytes: a hard quota over this
+ * layout's files and all else that is below dir, but for layouts that other tiers use: they have a
+ * quota of their own. Layouts that nobody uses keep their files until room is needed; files of
+ * other names are left alone, and counted. Never takes the last reserve_bytes of the file system.
+ * -ENOSPC and -EIO on a write are told to the caller, who decides. O_DIRECT where the file system
+ * has it, io_uring where the kernel lets us, else threads; tier_ssd_way() says which, for the log.
  */
+struct block_io;
+
 enum { TIER_WHY_BYTES = 256 };
 struct tier_ssd_config {
     const char *dir; /* borrowed for the call */
@@ -106,6 +117,8 @@ struct tier_ssd_config {
     uint64_t layout;
     bool may_use_uring;
     bool may_use_direct;
+    uint64_t file_bytes; /* of a slot file; 0: as is good. Changed between lives: all is missed */
+    struct block_io *io; /* taken over in any case; NULL: made as may_use_uring says */
 };
 MUST_CHECK int tier_ssd_create(struct tier_ssd_config config, struct tier **tier,
                                char why[TIER_WHY_BYTES]);

@@ -95,9 +95,10 @@ double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, 
  */
 struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
                                   size_t count, uint64_t ms);
-size_t tier_hold_count(const struct tier_hold *hold);
-void tier_hold_extend(struct tier_hold *hold, uint64_t ms);
-/* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. */
+size_t tier_hold_count(const struct tier_hold *hold); /* that it holds now; 0: it has expired */
+void tier_hold_extend(struct tier_hold *hold, uint64_t ms); /* from now on; not an expired one */
+/* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. Those that
+ * stay keep their numbers. */
 void tier_hold_trim(struct tier_hold *hold, size_t first, size_t count);
 /* May be called while a load of it runs: what that reads stays until it is done. NULLs *hold. */
 void tier_hold_release(struct tier_hold **hold);
@@ -105,8 +106,9 @@ void tier_hold_release(struct tier_hold **hold);
 /*
  * Blocks [first, first + count) of hold into the engine's blocks, verified. on_done once, on the
  * loop, never before this returns: loaded is how many from the first on are there; what is behind
- * them may be anything. Where more blocks than 0 fail their check, they are withdrawn. -EBUSY: too
- * many jobs wait; -ESTALE: the hold has expired.
+ * them may be anything. A block that fails its check is withdrawn, alone: what follows it stays,
+ * out of reach until it is saved again. -EBUSY: too many jobs wait; -ESTALE: the hold has expired;
+ * -EINVAL: not all of them are held; -ENOMEM.
  */
 typedef void tier_loaded_fn(void *ctx, uint32_t loaded);
 MUST_CHECK int tier_store_load(struct tier_store *store, struct tier_hold *hold, size_t first,
@@ -139,11 +141,11 @@ MUST_CHECK int tier_store_save(struct tier_store *store, const struct tier_save 
                                tier_may_commit_fn *may_commit, tier_saved_fn *on_done, void *ctx);
 
 /*
- * Brings the first blocks of keys that are on the SSD alone into CPU memory before anybody asks:
- * behind all loads, once however often it is asked for, given up at deadline_ms (io_loop_now_ms()).
- * Returns how many moves it began.
+ * Brings those of names that are on the SSD alone into CPU memory before anybody asks, in their
+ * order, as long as each is held somewhere: behind all loads, once however often it is asked for,
+ * given up at deadline_ms (io_loop_now_ms()). Returns how many moves it began.
  */
-size_t tier_store_prefetch(struct tier_store *store, const struct block_key *keys, size_t count,
+size_t tier_store_prefetch(struct tier_store *store, const struct digest_128 *names, size_t count,
                            uint64_t deadline_ms);
 
 /* Nothing of this layout is true any more (the weights were changed): all of it is withdrawn. */
@@ -154,8 +156,9 @@ void tier_store_tell(const struct tier_store *store, tier_changed_fn *on_changed
 
 struct tier_store_stats tier_store_stats(const struct tier_store *store);
 
-/* Ends what runs, holds and handles; NULLs *store, which may be NULL; on_closed, once, by the loop.
- * Nothing is told to the observer: what is on the SSD stays there. */
+/* Ends what runs (whose on_done comes before on_closed), holds and handles; NULLs *store, which may
+ * be NULL; on_closed, once, by the loop. Nothing is told to the observer: what is on the SSD stays
+ * there. */
 void tier_store_close(struct tier_store **store, void (*on_closed)(void *ctx), void *ctx);
 
 #endif

@@ -149,8 +149,8 @@ static void post_answer(struct attempt_notes *notes)
         .kind = RESIDENCY_NOTE_ANSWERED,
         .attempt = notes->attempt,
         .start = notes->answer_start,
-        .has_anchor = notes->outcome == ANCHOR_POSTED,
-        .last_block = notes->counted.anchor.last_block,
+        .has_anchor = true,
+        .last_block = notes->counted.anchor.last_block, /* 0: the engine told its agent */
         .token_count = (uint32_t)token_count,
         .cached_tokens = notes->cached_tokens,
     };

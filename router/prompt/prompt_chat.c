@@ -165,19 +165,32 @@ static int write_message(struct prompt_sink *sink, struct json_value value, bool
     return 0;
 }
 
+static void write_tools(struct prompt_sink *sink, struct json_value tools)
+{
+    struct json_iterator elements = json_iterate(tools);
+    struct json_value tool;
+
+    while (json_next_element(&elements, &tool))
+        prompt_write_tool(sink, tool);
+}
+
 int prompt_write_chat(struct prompt_sink *sink, const struct api_request *request)
 {
-    struct json_iterator tools = json_iterate(json_get(request->root, "tools"));
-    struct json_value messages = json_get(request->root, "messages"), element;
+    struct json_value messages = json_get(request->root, "messages"), message;
+    struct json_value tools = json_get(request->root, "tools");
     struct json_iterator elements = json_iterate(messages);
-    size_t left = json_count(messages);
+    size_t count = json_count(messages), left = count;
     int status = prompt_check_messages(sink, messages);
 
-    if (status < 0)
-        return status;
-    while (json_next_element(&tools, &element))
-        prompt_write_tool(sink, element);
-    while (status == 0 && json_next_element(&elements, &element))
-        status = write_message(sink, element, --left == 0 && request->continues_message);
+    while (status == 0 && json_next_element(&elements, &message)) {
+        const bool is_first = left == count;
+        const bool leads = is_first && prompt_role_leads(json_string(json_get(message, "role")));
+
+        if (is_first && !leads)
+            write_tools(sink, tools);
+        status = write_message(sink, message, --left == 0 && request->continues_message);
+        if (status == 0 && leads)
+            write_tools(sink, tools);
+    }
     return status;
 }

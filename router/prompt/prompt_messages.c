@@ -271,10 +271,10 @@ int prompt_write_messages(struct prompt_sink *sink, const struct api_request *re
     size_t left = json_count(messages);
     int status = prompt_check_messages(sink, messages);
 
-    if (status < 0)
-        return status;
-    write_tools(sink, json_get(request->root, "tools"));
-    status = write_system(sink, json_get(request->root, "system"), "system");
+    if (status == 0)
+        status = write_system(sink, json_get(request->root, "system"), "system");
+    if (status == 0)
+        write_tools(sink, json_get(request->root, "tools"));
     while (status == 0 && json_next_element(&elements, &message))
         status = write_message(sink, message, --left == 0 && request->continues_message);
     return status;

@@ -27,6 +27,11 @@ int prompt_check_messages(struct prompt_sink *sink, struct json_value messages)
     return 0;
 }
 
+bool prompt_role_leads(struct slice role)
+{
+    return slice_eq(role, SLICE("system")) || slice_eq(role, SLICE("developer"));
+}
+
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text)
 {
     if (text.len > 0)

@@ -34,6 +34,10 @@ MUST_CHECK int prompt_refuse(struct prompt_sink *sink, const char *code, const c
 /* A request of messages has an array of them, and one at least. -EINVAL: fault says so. */
 MUST_CHECK int prompt_check_messages(struct prompt_sink *sink, struct json_value messages);
 
+/* Whether a message's role is that of instructions. Templates print such a message in front of the
+ * tools where it is the first, and most print tools behind it. */
+bool prompt_role_leads(struct slice role);
+
 /* A field with its tag, unless text is empty. */
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text);
 

@@ -210,9 +210,9 @@ static int write_item(struct prompt_sink *sink, enum item_kind kind, struct json
     }
 }
 
-static int write_items(struct prompt_sink *sink, struct json_value input, bool is_open)
+static int write_items(struct prompt_sink *sink, struct json_iterator items, bool is_open)
 {
-    struct json_iterator items = json_iterate(input), before = items;
+    struct json_iterator before = items;
     struct row row = {0};
     struct json_value item;
     int status = 0;
@@ -256,19 +256,37 @@ static void write_text_message(struct prompt_sink *sink, struct slice role, stru
     prompt_write_end(&sink->writer);
 }
 
+/* Takes the first item off items where it is a message of instructions: no array, no item. */
+static int write_leading_item(struct prompt_sink *sink, struct json_iterator *items)
+{
+    struct json_iterator rest = *items;
+    struct json_value item;
+
+    if (!json_next_element(&rest, &item) || kind_of(item) != ITEM_MESSAGE ||
+        !prompt_role_leads(json_string(json_get(item, "role"))))
+        return 0;
+    *items = rest;
+    return write_message(sink, item);
+}
+
 int prompt_write_responses(struct prompt_sink *sink, const struct api_request *request)
 {
     struct json_value input = json_get(request->root, "input");
     struct slice instructions = json_string(json_get(request->root, "instructions"));
+    struct json_iterator items = json_iterate(input);
+    int status = 0;
 
     if (json_type(input) == JSON_NONE || json_type(input) == JSON_NULL)
         return prompt_refuse(sink, "missing_field", "input",
                              "The body needs an input: a string or an array of items.");
-    write_tools(sink, json_get(request->root, "tools"));
     if (instructions.len > 0)
         write_text_message(sink, SLICE("system"), instructions);
-    if (json_type(input) == JSON_ARRAY)
-        return write_items(sink, input, request->continues_message);
-    write_text_message(sink, SLICE("user"), json_string(input));
-    return 0;
+    else
+        status = write_leading_item(sink, &items);
+    write_tools(sink, json_get(request->root, "tools"));
+    if (status == 0 && json_type(input) == JSON_ARRAY)
+        return write_items(sink, items, request->continues_message);
+    if (status == 0)
+        write_text_message(sink, SLICE("user"), json_string(input));
+    return status;
 }

@@ -11,14 +11,15 @@
 /*
  * DESIGN
  *
- * The canonical stream, version 2. `<x>` is the byte 0xFF and the letter x (prompt_writer.h); 0xFF
+ * The canonical stream, version 3. `<x>` is the byte 0xFF and the letter x (prompt_writer.h); 0xFF
  * occurs in no UTF-8 text, so nothing needs escaping or a length in front, no byte can be shifted
  * from one field into the next, and a message still being streamed is a prefix of the finished one.
  *
- *   chat, responses, messages = tool* message*                            stream 'C'
+ *   chat, responses, messages = [instructions] tool* message*             stream 'C'
  *   completions  = text                                                   stream 'T'
  *   token ids    = 4 bytes each, little-endian                            stream 'I'
  *   tool         = <T> value <.> cut          value: prompt_write_value(), members in order
+ *   instructions = message, the first one where its role is system or developer
  *   message      = <M> role [<n> name] [<i> tool_call_id] [<r> reasoning] part* [<f> refusal]
  *                  call* [<x> digest] <.> cut
  *   part         = <t> text | <p> digest      an image is as long as its digest, whatever its bytes
@@ -31,6 +32,11 @@
  * far as it is plain text, and tool calls between chat and responses. Not between messages and the
  * others from the first tool call on, whose arguments are text there and a value here, and from an
  * image on.
+ *
+ * Most templates print tools behind such instructions, and this order promises nothing where they
+ * do not: two prompts with the same tools under other instructions share no name. With the tools
+ * first each new system prompt would be told that its tools are in the cache, where most find
+ * nothing.
  *
  * The root, which every name depends on, is in prompt_root.c. cache_control marks move from turn to
  * turn and print nothing: they count nowhere.

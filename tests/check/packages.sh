@@ -4,7 +4,7 @@
 # What the build and the tests need from the distribution: Debian 12 and 13. Sourced by ./check.
 
 PACKAGES_BUILD="ca-certificates gcc g++ libc6-dev cmake ninja-build pkg-config
-libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev"
+libuv1-dev libsimdjson-dev libxxhash-dev libyaml-dev libzmq3-dev libhiredis-dev liburing-dev"
 PACKAGES_TEST="ccache clang clang-format curl libcriterion-dev procps python3 python3-venv redis-server"
 PACKAGES_PEERS="haproxy nginx" # what the same bytes do elsewhere: test_differential.py
 PACKAGES_VLLM="binutils libnuma1"

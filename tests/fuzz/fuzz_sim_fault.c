@@ -23,8 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     assert(rule.fault.share >= 0 && rule.fault.share <= 1);
     assert((rule.fault.which == FAULT_EVERY || rule.fault.which == FAULT_NTH) ==
            (rule.fault.number >= 1));
-    if (fault_is_of_events(rule.fault.kind))
-        (void)fault_rule_hits_batch(&rule);
+    if (fault_is_inner(rule.fault.kind))
+        (void)fault_rule_hits_inner(&rule);
     else
         (void)fault_rule_hits(&rule, SLICE("/v1/chat/completions"), true);
     assert(rule.seen_count <= 1);

@@ -3,6 +3,7 @@
 #include "tests/sim_engine/answer_plan.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,6 +242,14 @@ struct slice answer_plan_text(const struct answer_plan *plan, enum answer_piece_
         text.len = (size_t)(piece.text.ptr - text.ptr) + piece.text.len;
     }
     return text;
+}
+
+void answer_plan_spoil(struct answer_plan *plan, size_t first)
+{
+    for (size_t i = start_of(plan, first); i < plan->ends[plan->ids.count - 1]; i++) {
+        if (isalpha((unsigned char)plan->text.bytes[i]))
+            plan->text.bytes[i] = 'X';
+    }
 }
 
 bool answer_plan_is_tool_call(const struct answer_plan *plan)

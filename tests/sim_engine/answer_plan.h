@@ -56,6 +56,10 @@ struct answer_piece answer_plan_piece(const struct answer_plan *plan, size_t ind
 struct slice answer_plan_text(const struct answer_plan *plan, enum answer_piece_kind kind,
                               size_t count);
 
+/* Every letter that ids [first, ...) say becomes an X: an answer to something else than was asked.
+ */
+void answer_plan_spoil(struct answer_plan *plan, size_t first);
+
 bool answer_plan_is_tool_call(const struct answer_plan *plan);
 
 void answer_plan_release(struct answer_plan *plan);

@@ -103,10 +103,23 @@ enum batch_fate engine_batch_fate(struct engine *engine)
         struct fault_rule *rule = &engine->rules[i];
 
         if ((rule->fault.kind == FAULT_KV_DROP || rule->fault.kind == FAULT_KV_DROP_HARD) &&
-            engine_is_aim(engine, &rule->fault) && fault_rule_hits_batch(rule))
+            engine_is_aim(engine, &rule->fault) && fault_rule_hits_inner(rule))
             return rule->fault.kind == FAULT_KV_DROP ? BATCH_DROPPED : BATCH_LOST;
     }
     return BATCH_PUBLISHED;
+}
+
+bool engine_dies_at(struct engine *engine, enum fault_kind kind)
+{
+    bool dies = false;
+
+    for (size_t i = 0; i < engine->options.fault_count; i++) {
+        struct fault_rule *rule = &engine->rules[i];
+
+        if (rule->fault.kind == kind && engine_is_aim(engine, &rule->fault))
+            dies = fault_rule_hits_inner(rule) || dies;
+    }
+    return dies;
 }
 
 bool engine_hides_replay(const struct engine *engine)

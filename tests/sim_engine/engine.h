@@ -29,8 +29,9 @@ struct engine {
     struct response_store *responses;
     struct fault_rule rules[OPTIONS_FAULT_COUNT_MAX];
     struct engine_counts counts;
-    size_t active_count;     /* generations in progress */
-    uint64_t random;         /* for ids */
+    const struct connector_stats *connector; /* NULL: it has none */
+    size_t active_count;                     /* generations in progress */
+    uint64_t random;                         /* for ids */
     void (*wake)(void *ctx); /* something was added to the scheduler: sees that it steps */
     void *wake_ctx;
     void (*publish)(void *ctx); /* events may hold a batch: sees that it is taken */
@@ -51,6 +52,9 @@ bool engine_is_aim(const struct engine *engine, const struct fault *fault);
 
 /* Counts the batch that is to be published now. */
 enum batch_fate engine_batch_fate(struct engine *engine);
+
+/* Counts a message of the connector, and says whether a fault of that kind kills the engine now. */
+bool engine_dies_at(struct engine *engine, enum fault_kind kind);
 
 /* Whether a fault forbids to answer replay requests. */
 bool engine_hides_replay(const struct engine *engine);

@@ -43,6 +43,17 @@ static void put_cache_config(struct buf *buf, const struct engine_metrics_input 
               input->block_size, block_count * input->block_size, block_count);
 }
 
+static void put_connector(struct buf *buf, const struct connector_stats *stats)
+{
+#define PUT_STAT(field, type, help)                                                                \
+    text_putf(buf,                                                                                 \
+              "# HELP sim_" #field " " help "\n# TYPE sim_" #field " " type "\n"                   \
+              "sim_" #field " %" PRIu64 "\n",                                                      \
+              stats->field);
+    CONNECTOR_STATS(PUT_STAT)
+#undef PUT_STAT
+}
+
 void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *input)
 {
     struct scheduler_stats stats = scheduler_stats(input->scheduler);
@@ -52,18 +63,26 @@ void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *inpu
     double waiting = (double)scheduler_waiting_count(input->scheduler);
     double computed = (double)(stats.prompt_tokens - stats.cached_tokens);
     double cached = (double)stats.cached_tokens;
+    double loaded = (double)stats.loaded_tokens;
+    double deferred = (double)scheduler_loading_count(input->scheduler);
     const struct metric_row rows[] = {
         {"num_requests_running", "gauge", "", "", running},
         {"num_requests_waiting", "gauge", "", "", waiting},
-        {"num_requests_waiting_by_reason", "gauge", "", ",reason=\"capacity\"", waiting},
-        {"num_requests_waiting_by_reason", "gauge", "", ",reason=\"deferred\"", 0},
+        {"num_requests_waiting_by_reason", "gauge", "", ",reason=\"capacity\"", waiting - deferred},
+        {"num_requests_waiting_by_reason", "gauge", "", ",reason=\"deferred\"", deferred},
         {"kv_cache_usage_perc", "gauge", "", "", used / (double)usable},
         {"prefix_cache_queries_total", "counter", "", "", (double)stats.prompt_tokens},
-        {"prefix_cache_hits_total", "counter", "", "", cached},
+        {"prefix_cache_hits_total", "counter", "", "", cached - loaded},
+        {"external_prefix_cache_queries_total", "counter", "", "",
+         input->connector != NULL ? (double)stats.asked_tokens : 0},
+        {"external_prefix_cache_hits_total", "counter", "", "", loaded},
         {"num_preemptions_total", "counter", "", "", (double)stats.preemption_count},
         {"prompt_tokens_total", "counter", "", "", (double)stats.prompt_tokens},
         {"prompt_tokens_by_source_total", "counter", "", ",source=\"local_compute\"", computed},
-        {"prompt_tokens_by_source_total", "counter", "", ",source=\"local_cache_hit\"", cached},
+        {"prompt_tokens_by_source_total", "counter", "", ",source=\"local_cache_hit\"",
+         cached - loaded},
+        {"prompt_tokens_by_source_total", "counter", "", ",source=\"external_kv_transfer\"",
+         loaded},
         {"prompt_tokens_cached_total", "counter", "", "", cached},
         {"generation_tokens_total", "counter", "", "", (double)stats.generation_tokens},
         {"request_success_total", "counter", ",finished_reason=\"stop\"", "",
@@ -76,4 +95,6 @@ void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *inpu
 
     put_rows(buf, input->model, rows, sizeof rows / sizeof rows[0]);
     put_cache_config(buf, input);
+    if (input->connector != NULL)
+        put_connector(buf, input->connector);
 }

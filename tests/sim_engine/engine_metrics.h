@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* engine_metrics: the engine's /metrics under vLLM's names: what routers read. Pure. */
+/* engine_metrics: the engine's /metrics under vLLM's names: what routers read; and, under sim_,
+ * what only tests read of its connector. Pure. */
 #ifndef TESTS_SIM_ENGINE_ENGINE_METRICS_H
 #define TESTS_SIM_ENGINE_ENGINE_METRICS_H
 
 #include "backends/runtime/buf.h"
 #include "backends/runtime/slice.h"
+#include "tests/sim_engine/connector.h"
 #include "tests/sim_engine/prefix_cache.h"
 #include "tests/sim_engine/scheduler.h"
 
@@ -21,6 +23,7 @@ struct engine_metrics_input {
     const struct scheduler *scheduler;
     uint32_t block_size;
     struct engine_counts counts;
+    const struct connector_stats *connector; /* NULL: none */
 };
 
 void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *input);

@@ -155,8 +155,8 @@ static void choose_fault(struct exchange *exchange, bool is_stream, bool is_earl
     for (size_t i = 0; i < engine->options.fault_count && !exchange->has_fault; i++) {
         struct fault_rule *rule = &engine->rules[i];
 
-        if (!fault_is_of_events(rule->fault.kind) &&
-            (rule->fault.kind == FAULT_RESET) == is_early && engine_is_aim(engine, &rule->fault) &&
+        if (!fault_is_inner(rule->fault.kind) && (rule->fault.kind == FAULT_RESET) == is_early &&
+            engine_is_aim(engine, &rule->fault) &&
             fault_rule_hits(rule, slice_of_string(exchange->path), is_stream)) {
             exchange->has_fault = true;
             exchange->fault = rule->fault;
@@ -483,9 +483,10 @@ static void read_fault_header(struct exchange *exchange, const struct http_head 
     if (spec.len == 0)
         return;
     exchange->has_fault = fault_parse(spec, &exchange->fault, &error) == 0;
-    if (exchange->has_fault && fault_is_of_events(exchange->fault.kind)) {
+    if (exchange->has_fault && fault_is_inner(exchange->fault.kind)) {
         exchange->has_fault = false;
-        error = (struct parse_error){.message = "This fault is of KV events: only --fault has it."};
+        error =
+            (struct parse_error){.message = "This fault is of no request: only --fault has it."};
     } else if (exchange->has_fault) {
         exchange->has_fault = engine_is_aim(exchange->engine, &exchange->fault);
         return;

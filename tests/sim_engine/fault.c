@@ -34,9 +34,19 @@ const char *fault_help(void)
 #undef FAULT_HELP
 }
 
-bool fault_is_of_events(enum fault_kind kind)
+bool fault_is_inner(enum fault_kind kind)
 {
-    return kind == FAULT_KV_DROP || kind == FAULT_KV_DROP_HARD || kind == FAULT_KV_NO_REPLAY;
+    switch (kind) {
+    case FAULT_KILL_AT_LOAD:
+    case FAULT_KILL_AT_LOOKUP:
+    case FAULT_KILL_AT_SAVE:
+    case FAULT_KV_DROP:
+    case FAULT_KV_DROP_HARD:
+    case FAULT_KV_NO_REPLAY:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* A spec while it is read. */
@@ -178,10 +188,10 @@ static int check_conditions(const struct fault_reader *reader, const struct faul
 {
     if (fault->kind == FAULT_RESET && fault->when != FAULT_WHEN_ANY)
         return fail(reader, "reset acts before the body is read, so when has no meaning with it.");
-    if (!fault_is_of_events(fault->kind))
+    if (!fault_is_inner(fault->kind))
         return 0;
     if (fault->by_reset || fault->path[0] != '\0' || fault->when != FAULT_WHEN_ANY)
-        return fail(reader, "how, path and when are of requests, not of KV events.");
+        return fail(reader, "how, path and when are of requests alone.");
     if (fault->kind == FAULT_KV_NO_REPLAY && fault->which != FAULT_ALWAYS)
         return fail(reader, "kv_no_replay is for all of them.");
     return 0;
@@ -232,7 +242,7 @@ bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_strea
 {
     const struct fault *fault = &rule->fault;
 
-    assert(!fault_is_of_events(fault->kind));
+    assert(!fault_is_inner(fault->kind));
 
     if (!slice_starts_with(target, slice_of_string(fault->path)))
         return false;
@@ -241,9 +251,9 @@ bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_strea
     return hits_next(rule);
 }
 
-bool fault_rule_hits_batch(struct fault_rule *rule)
+bool fault_rule_hits_inner(struct fault_rule *rule)
 {
-    assert(fault_is_of_events(rule->fault.kind));
+    assert(fault_is_inner(rule->fault.kind));
 
     return hits_next(rule);
 }

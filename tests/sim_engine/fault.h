@@ -7,7 +7,8 @@
  *
  * of --fault (a rule for all requests) or the header x-sim-fault (for one; there port says which of
  * the engines behind a router is meant). The kinds that begin with kv are of published batches
- * instead of requests: only --fault has them. Pure.
+ * instead of requests, and those that begin with kill of what the connector sends: only --fault has
+ * them. Pure.
  */
 #ifndef TESTS_SIM_ENGINE_FAULT_H
 #define TESTS_SIM_ENGINE_FAULT_H
@@ -32,6 +33,12 @@
     ROW(FAULT_HANG, "hang", FAULT_ARG_NONE, "read the request, then never answer")                 \
     ROW(FAULT_HANG_AT_EVENT, "hang_at_event", FAULT_ARG_COUNT,                                     \
         "send nothing more after that many events")                                                \
+    ROW(FAULT_KILL_AT_LOAD, "kill_at_load", FAULT_ARG_NONE,                                        \
+        "kill -9 of itself when it has asked for a load, before it is done")                       \
+    ROW(FAULT_KILL_AT_LOOKUP, "kill_at_lookup", FAULT_ARG_NONE,                                    \
+        "kill -9 of itself when it has asked what could be loaded")                                \
+    ROW(FAULT_KILL_AT_SAVE, "kill_at_save", FAULT_ARG_NONE,                                        \
+        "kill -9 of itself when it has offered blocks, before they are saved")                     \
     ROW(FAULT_KV_DROP, "kv_drop", FAULT_ARG_NONE,                                                  \
         "do not publish that batch of KV events; a replay has it")                                 \
     ROW(FAULT_KV_DROP_HARD, "kv_drop_hard", FAULT_ARG_NONE,                                        \
@@ -80,11 +87,11 @@ MUST_CHECK int fault_parse(struct slice spec, struct fault *fault, struct parse_
 /* Counts a request to target and says whether the rule hits it. */
 bool fault_rule_hits(struct fault_rule *rule, struct slice target, bool is_stream);
 
-/* It hits batches of KV events, never a request. */
-bool fault_is_of_events(enum fault_kind kind);
+/* It hits batches of KV events or messages of the connector, never a request. */
+bool fault_is_inner(enum fault_kind kind);
 
-/* Counts a batch and says whether the rule, which is of events, hits it. */
-bool fault_rule_hits_batch(struct fault_rule *rule);
+/* Counts a batch or message, and says whether the rule, which is of such, hits it. */
+bool fault_rule_hits_inner(struct fault_rule *rule);
 
 /* "bad_head" for FAULT_BAD_HEAD. */
 const char *fault_name(enum fault_kind kind);

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@
 struct choice {
     struct sequence sequence;
     struct answer_plan plan;
+    char *id; /* what the engine calls it within */
     struct generation *generation;
 };
 
@@ -72,6 +74,25 @@ static bool is_conversation(const struct engine_request *request)
            request->api == ENGINE_RESPONSES;
 }
 
+/* As in vLLM: "<choice>_" where there are several, the answer's id, "-<prompt>" of completions, and
+ * a suffix of the engine's own. */
+static char *sequence_id(const struct generation *generation, size_t index)
+{
+    const struct engine_request *request = &generation->request;
+    char choice[32] = "", prompt[32] = "";
+    uint64_t suffix = mix(generation->config.seed, (uint64_t)(uintptr_t)generation);
+    char *id;
+    int len;
+
+    if (request->choice_count > 1)
+        snprintf(choice, sizeof choice, "%zu_", index % request->choice_count);
+    if (request->api == ENGINE_COMPLETIONS)
+        snprintf(prompt, sizeof prompt, "-%zu", index / request->choice_count);
+    len = asprintf(&id, "%s%s%s-%08x", choice, generation->id, prompt, (unsigned)suffix);
+    assert(len > 0);
+    return id;
+}
+
 static void init_choice(struct generation *generation, size_t index)
 {
     const struct engine_request *request = &generation->request;
@@ -91,6 +112,8 @@ static void init_choice(struct generation *generation, size_t index)
     wish.splits_word = random_share(&random) < generation->config.split_share;
     answer_plan_init(&choice->plan, &wish);
     sequence_init(&choice->sequence, cache_root(request));
+    choice->id = sequence_id(generation, index);
+    choice->sequence.id = slice_of_string(choice->id);
     choice->sequence.cache.keys = cache_keys(generation);
     token_list_append_all(&choice->sequence.tokens, prompt->ids, prompt->count);
     token_list_append_all(&choice->sequence.tokens, choice->plan.ids.ids, choice->plan.ids.count);
@@ -236,6 +259,8 @@ void generation_on_token(struct sequence *sequence, bool is_last)
     struct generation *generation = choice->generation;
     struct answer_choice *answer = &generation->answers[choice - generation->choices];
 
+    if (sequence->has_wrong_page)
+        answer_plan_spoil(&choice->plan, sequence->answered_count - 1);
     count_token(generation, choice);
     answer->answered_count = sequence->answered_count;
     if (is_last) {
@@ -297,6 +322,7 @@ void generation_destroy(struct generation *generation)
         scheduler_cancel(generation->config.scheduler, &generation->choices[i].sequence);
         sequence_release(&generation->choices[i].sequence);
         answer_plan_release(&generation->choices[i].plan);
+        free(generation->choices[i].id);
     }
     free(generation->choices);
     free(generation->answers);

@@ -2,6 +2,8 @@
 
 #include "tests/sim_engine/options.h"
 
+#include "tests/sim_engine/page_memory.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
@@ -34,6 +36,12 @@ static const struct option_row rows[] = {
     {"block-size", OPTION_COUNT, AT(block_size), "16", 1, 1024, "tokens of a cache block"},
     {"blocks", OPTION_COUNT, AT(blocks), "8192", 2, 1e7,
      "cache blocks, the one the engine keeps to itself included"},
+    {"connector", OPTION_TEXT, AT(connector), "", 0, 0,
+     "keep blocks with the agent of the node, which listens on this Unix socket"},
+    {"connector-lookup-ms", OPTION_COUNT, AT(connector_lookup_ms), "2", 1, 10000,
+     "an agent that does not say by then what it has, has nothing"},
+    {"connector-worker", OPTION_TEXT, AT(connector_worker), "", 0, 0,
+     "what the agent calls this engine; empty: http://HOST:PORT"},
     {"date", OPTION_TEXT, AT(date), "", 0, 0, "what the dated template writes; empty: today, UTC"},
     {"day-s", OPTION_NUMBER, AT(day_s), "86400", 0.001, 1e9,
      "seconds of a day of the dated template: fewer, and its date changes while one looks"},
@@ -59,6 +67,8 @@ static const struct option_row rows[] = {
      "tokens of prompt and answer; 0: what the cache holds"},
     {"max-running", OPTION_COUNT, AT(max_running), "256", 1, 65536, "requests in one batch"},
     {"model", OPTION_TEXT, AT(model), "sim", 0, 0, "name to serve"},
+    {"page-bytes", OPTION_COUNT, AT(page_bytes), "16384", 256, 1 << 28,
+     "of a block's keys and values, with --connector; a multiple of 256"},
     {"port", OPTION_COUNT, AT(port), "8000", 0, 65535, "0: any free one"},
     {"prefill-tps", OPTION_NUMBER, AT(prefill_tps), "8000", 1, 1e12, "prompt tokens read a second"},
     {"retokenise", OPTION_NUMBER, AT(retokenise), "0", 0, 100,
@@ -216,6 +226,10 @@ enum options_verdict options_parse(int argc, char **argv, struct options *option
         snprintf(message, message_size, "--kv-replay needs --kv-events.");
         return OPTIONS_WRONG;
     }
+    if (fmod(options->page_bytes, PAGE_GRAIN_BYTES) != 0) {
+        snprintf(message, message_size, "--page-bytes must be a multiple of %d.", PAGE_GRAIN_BYTES);
+        return OPTIONS_WRONG;
+    }
     return read_names(options, message, message_size) ? OPTIONS_RUN : OPTIONS_WRONG;
 }
 
@@ -228,14 +242,16 @@ void options_print_help(void)
                rows[i].initial != NULL && rows[i].initial[0] != '\0' ? " (" : "",
                rows[i].initial != NULL ? rows[i].initial : "",
                rows[i].initial != NULL && rows[i].initial[0] != '\0' ? ")" : "");
-    printf("\nA fault is KIND[=ARG][,CONDITION]...; the header x-sim-fault: FAULT aims at its own "
-           "request.\nThe first that hits a request acts. Kinds:\n%s"
-           "Conditions:\n"
-           "  how=fin|rst: how die_at_byte, die_at_event and close_after_request close (fin)\n"
-           "  path=PREFIX: only requests whose target begins so\n"
-           "  port=N: only the engine that listens there\n"
-           "  every=N, nth=N, p=SHARE: each Nth of them, only the Nth, that share at random\n"
-           "    (of batches, for those that begin with kv; they know port beside these, no more)\n"
-           "  when=stream|plain: only requests for a stream, or for a whole answer\n",
-           fault_help());
+    printf(
+        "\nA fault is KIND[=ARG][,CONDITION]...; the header x-sim-fault: FAULT aims at its own "
+        "request.\nThe first that hits a request acts. Kinds:\n%s"
+        "Conditions:\n"
+        "  how=fin|rst: how die_at_byte, die_at_event and close_after_request close (fin)\n"
+        "  path=PREFIX: only requests whose target begins so\n"
+        "  port=N: only the engine that listens there\n"
+        "  every=N, nth=N, p=SHARE: each Nth of them, only the Nth, that share at random\n"
+        "    (for those that begin with kv or kill: of batches, of what the connector sends; they\n"
+        "    know port beside these, no more)\n"
+        "  when=stream|plain: only requests for a stream, or for a whole answer\n",
+        fault_help());
 }

@@ -45,6 +45,10 @@ struct options {
     enum kv_dialect kv_dialect; /* = kv_dialect_name */
     const char *kv_hashes_name;
     enum kv_hash_form kv_hash_form; /* = kv_hashes_name */
+    const char *connector;          /* the agent's socket; "": no connector */
+    const char *connector_worker;
+    double connector_lookup_ms;
+    double page_bytes;
     double stored_responses;
     double keep_alive_ms;
     struct fault faults[OPTIONS_FAULT_COUNT_MAX];

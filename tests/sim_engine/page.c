@@ -42,6 +42,7 @@ static void put_metrics(struct buf *body, struct engine *engine, uint64_t now_s)
         .scheduler = engine->scheduler,
         .block_size = (uint32_t)engine->options.block_size,
         .counts = engine->counts,
+        .connector = engine->connector,
     };
 
     (void)now_s;

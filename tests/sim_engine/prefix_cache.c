@@ -206,9 +206,8 @@ size_t prefix_cache_match(const struct prefix_cache *cache, struct cache_sequenc
     return hit_count * cache->block_size;
 }
 
-/* Names the blocks that tokens fill. */
-static void name_full_blocks(struct prefix_cache *cache, struct cache_sequence *sequence,
-                             const uint32_t *tokens, size_t token_count)
+void prefix_cache_name(struct prefix_cache *cache, struct cache_sequence *sequence,
+                       const uint32_t *tokens, size_t token_count)
 {
     struct cache_stored stored = {
         .names = sequence->names,
@@ -217,6 +216,7 @@ static void name_full_blocks(struct prefix_cache *cache, struct cache_sequence *
         .keys = &sequence->keys,
     };
 
+    assert(token_count <= sequence->block_count * cache->block_size);
     for (; sequence->named_count < token_count / cache->block_size; sequence->named_count++)
         set_name(cache, sequence->blocks[sequence->named_count],
                  sequence->names[sequence->named_count]);
@@ -241,7 +241,7 @@ static size_t queued_count(const struct prefix_cache *cache, const struct cache_
     return queued;
 }
 
-int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequence,
+int prefix_cache_take(struct prefix_cache *cache, struct cache_sequence *sequence,
                       const uint32_t *tokens, size_t token_count, size_t matched_count)
 {
     size_t shared_count = matched_count / cache->block_size;
@@ -264,8 +264,17 @@ int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequenc
     }
     while (sequence->block_count < needed_count)
         sequence->blocks[sequence->block_count++] = take_block(cache);
-    name_full_blocks(cache, sequence, tokens, token_count);
     return 0;
+}
+
+int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequence,
+                      const uint32_t *tokens, size_t token_count, size_t matched_count)
+{
+    int status = prefix_cache_take(cache, sequence, tokens, token_count, matched_count);
+
+    if (status == 0)
+        prefix_cache_name(cache, sequence, tokens, token_count);
+    return status;
 }
 
 void prefix_cache_free(struct prefix_cache *cache, struct cache_sequence *sequence)
@@ -300,6 +309,11 @@ bool prefix_cache_reset(struct prefix_cache *cache)
     if (cache->observer != NULL)
         cache->observer->on_cleared(cache->observer_ctx);
     return true;
+}
+
+uint32_t prefix_cache_block_size(const struct prefix_cache *cache)
+{
+    return cache->block_size;
 }
 
 size_t prefix_cache_free_count(const struct prefix_cache *cache)

@@ -74,9 +74,17 @@ size_t prefix_cache_match(const struct prefix_cache *cache, struct cache_sequenc
 
 /*
  * Makes room for the first token_count of tokens, matched_count of them (from prefix_cache_match;
- * 0 when the sequence holds blocks already) by sharing, and names the blocks they fill. -ENOSPC:
- * too few blocks are free; nothing changed.
+ * 0 when the sequence holds blocks already) by sharing, without names for the new ones: who is to
+ * fill them is not done yet. -ENOSPC: too few blocks are free; nothing changed.
  */
+MUST_CHECK int prefix_cache_take(struct prefix_cache *cache, struct cache_sequence *sequence,
+                                 const uint32_t *tokens, size_t token_count, size_t matched_count);
+
+/* Names the blocks that the first token_count of tokens fill; there is room for them. */
+void prefix_cache_name(struct prefix_cache *cache, struct cache_sequence *sequence,
+                       const uint32_t *tokens, size_t token_count);
+
+/* Both: takes room, and names at once what the step that begins will fill. */
 MUST_CHECK int prefix_cache_grow(struct prefix_cache *cache, struct cache_sequence *sequence,
                                  const uint32_t *tokens, size_t token_count, size_t matched_count);
 
@@ -87,6 +95,7 @@ void prefix_cache_free(struct prefix_cache *cache, struct cache_sequence *sequen
 /* Forgets all names. false: blocks are in use, nothing changed. */
 bool prefix_cache_reset(struct prefix_cache *cache);
 
+uint32_t prefix_cache_block_size(const struct prefix_cache *cache); /* tokens */
 size_t prefix_cache_free_count(const struct prefix_cache *cache);
 size_t prefix_cache_usable_count(const struct prefix_cache *cache);
 size_t prefix_cache_named_count(const struct prefix_cache *cache); /* all copies counted */

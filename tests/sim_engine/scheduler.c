@@ -2,6 +2,8 @@
 
 #include "tests/sim_engine/scheduler.h"
 
+#include "tests/sim_engine/connector.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -19,10 +21,18 @@
  *   still cached. A step that preempted admits nobody;
  * - what a step does to the cache is published at its end, before its tokens leave;
  * - the last token made is not computed until the next step, so an answer of n tokens leaves n - 1
- *   of them in the cache.
+ *   of them in the cache;
+ * - who is about to be admitted asks the connector first. What lies beneath the cache is loaded
+ *   into blocks of its own while others run; then it waits at the head, with its blocks. It takes
+ *   room for all it knows before it loads: else two that have loaded could wait for each other's;
+ * - whoever is told to ask later lets others pass; all else is first come, first served.
  *
  *     idle --add--> waiting --admit--> running --last token or cancel--> idle
- *                      ^---preempt-------/
+ *                     ^ ^ \             /
+ *                     | |  load     preempt
+ *                     | |   v         /
+ *                     | +-loading    /
+ *                     +-------------+
  */
 
 struct scheduler {
@@ -30,12 +40,17 @@ struct scheduler {
     struct prefix_cache *cache;
     sequence_token_fn *on_token;
     void *ctx;
+    const struct connector_ops *connector; /* NULL: nothing lies beneath the cache */
+    void *connector_ctx;
     struct list waiting;
+    struct list loading;
     struct list running;       /* oldest first */
     struct sequence **in_step; /* of the step in flight; NULL where one was cancelled */
     size_t in_step_count;
     bool is_stepping;
+    uint64_t step_begin_us;
     uint64_t step_end_us;
+    size_t step_prefill_count; /* tokens */
     struct scheduler_stats stats;
 };
 
@@ -54,6 +69,7 @@ struct scheduler *scheduler_create(struct scheduler_config config, struct prefix
     scheduler->on_token = on_token;
     scheduler->ctx = ctx;
     list_init(&scheduler->waiting);
+    list_init(&scheduler->loading);
     list_init(&scheduler->running);
     return scheduler;
 }
@@ -63,8 +79,17 @@ void scheduler_destroy(struct scheduler *scheduler)
     if (scheduler == NULL)
         return;
     assert(scheduler->waiting.count == 0 && scheduler->running.count == 0);
+    assert(scheduler->loading.count == 0);
     free(scheduler->in_step);
     free(scheduler);
+}
+
+void scheduler_connect(struct scheduler *scheduler, const struct connector_ops *ops, void *ctx)
+{
+    assert(scheduler->connector == NULL);
+
+    scheduler->connector = ops;
+    scheduler->connector_ctx = ctx;
 }
 
 void sequence_init(struct sequence *sequence, uint64_t root)
@@ -84,8 +109,14 @@ void sequence_release(struct sequence *sequence)
 
 static struct list *list_of(struct scheduler *scheduler, enum sequence_state state)
 {
-    assert(state != SEQUENCE_IDLE);
-    return state == SEQUENCE_WAITING ? &scheduler->waiting : &scheduler->running;
+    struct list *lists[SEQUENCE_STATE_COUNT] = {
+        [SEQUENCE_WAITING] = &scheduler->waiting,
+        [SEQUENCE_LOADING] = &scheduler->loading,
+        [SEQUENCE_RUNNING] = &scheduler->running,
+    };
+
+    assert(lists[state] != NULL);
+    return lists[state];
 }
 
 static void set_state(struct scheduler *scheduler, struct sequence *sequence,
@@ -111,6 +142,8 @@ void scheduler_add(struct scheduler *scheduler, struct sequence *sequence)
     assert(sequence->tokens.count == sequence->prompt_count + sequence->answer_count);
 
     set_state(scheduler, sequence, SEQUENCE_WAITING);
+    if (scheduler->connector != NULL)
+        scheduler->connector->open(scheduler->connector_ctx, sequence);
 }
 
 static void forget_in_step(struct scheduler *scheduler, const struct sequence *sequence)
@@ -121,13 +154,28 @@ static void forget_in_step(struct scheduler *scheduler, const struct sequence *s
     }
 }
 
+/* Out of the scheduler, with nothing of it left. */
+static void leave(struct scheduler *scheduler, struct sequence *sequence)
+{
+    if (scheduler->connector != NULL)
+        scheduler->connector->close(scheduler->connector_ctx, sequence);
+    prefix_cache_free(scheduler->cache, &sequence->cache);
+    set_state(scheduler, sequence, SEQUENCE_IDLE);
+}
+
 void scheduler_cancel(struct scheduler *scheduler, struct sequence *sequence)
 {
     if (sequence->state == SEQUENCE_IDLE)
         return;
     forget_in_step(scheduler, sequence);
-    prefix_cache_free(scheduler->cache, &sequence->cache);
-    set_state(scheduler, sequence, SEQUENCE_IDLE);
+    leave(scheduler, sequence);
+}
+
+static void put_at_head(struct scheduler *scheduler, struct sequence *sequence)
+{
+    list_remove(list_of(scheduler, sequence->state), &sequence->in_state);
+    sequence->state = SEQUENCE_WAITING;
+    list_prepend(&scheduler->waiting, &sequence->in_state);
 }
 
 /* Back to the head of the queue; what it answered is kept, its blocks are not. */
@@ -137,15 +185,19 @@ static void preempt(struct scheduler *scheduler, struct sequence *sequence)
 
     prefix_cache_free(scheduler->cache, &sequence->cache);
     sequence->computed_count = 0;
-    list_remove(&scheduler->running, &sequence->in_state);
-    sequence->state = SEQUENCE_WAITING;
-    list_prepend(&scheduler->waiting, &sequence->in_state);
+    put_at_head(scheduler, sequence);
     scheduler->stats.preemption_count++;
 }
 
-static struct sequence *first_of(struct list *list)
+void scheduler_loaded(struct scheduler *scheduler, struct sequence *sequence, size_t block_count)
 {
-    return container_of(list->head.next, struct sequence, in_state);
+    assert(sequence->state == SEQUENCE_LOADING);
+
+    sequence->loaded_count = block_count * prefix_cache_block_size(scheduler->cache);
+    sequence->computed_count += sequence->loaded_count;
+    prefix_cache_name(scheduler->cache, &sequence->cache, sequence->tokens.ids,
+                      sequence->computed_count);
+    put_at_head(scheduler, sequence);
 }
 
 static struct sequence *last_of(struct list *list)
@@ -155,11 +207,23 @@ static struct sequence *last_of(struct list *list)
 
 /* What one step under construction has gathered. */
 struct step {
+    uint64_t now_us;
     size_t budget;
     size_t prefill_count; /* tokens */
     size_t decode_count;  /* sequences */
     bool has_preempted;
 };
+
+/* Its blocks got their names just now: who finds them from now on finds them filled. */
+static void write_pages(struct scheduler *scheduler, struct sequence *sequence, size_t count)
+{
+    size_t block_size = prefix_cache_block_size(scheduler->cache);
+    size_t first = sequence->computed_count / block_size;
+    size_t end = (sequence->computed_count + count) / block_size;
+
+    if (scheduler->connector != NULL && end > first)
+        scheduler->connector->write(scheduler->connector_ctx, sequence, first, end - first);
+}
 
 static void schedule(struct scheduler *scheduler, struct step *step, struct sequence *sequence,
                      size_t count)
@@ -173,6 +237,7 @@ static void schedule(struct scheduler *scheduler, struct step *step, struct sequ
         step->decode_count++;
     else
         step->prefill_count += count;
+    write_pages(scheduler, sequence, count);
     scheduler->in_step[scheduler->in_step_count++] = sequence;
 }
 
@@ -208,33 +273,89 @@ static void schedule_running(struct scheduler *scheduler, struct step *step)
     }
 }
 
-static bool admit(struct scheduler *scheduler, struct step *step, struct sequence *sequence)
+enum admission { ADMITTED, ADMISSION_NO_ROOM, ADMISSION_PUT_OFF, ADMISSION_LOADS };
+
+/* It has loaded, and kept its blocks. */
+static bool has_blocks(const struct sequence *sequence)
+{
+    return sequence->cache.block_count > 0;
+}
+
+static enum admission run(struct scheduler *scheduler, struct step *step, struct sequence *sequence)
 {
     size_t known = known_count(sequence);
-    size_t matched =
-        prefix_cache_match(scheduler->cache, &sequence->cache, sequence->tokens.ids, known);
+    size_t matched = sequence->computed_count;
     size_t count = known - matched < step->budget ? known - matched : step->budget;
 
     if (prefix_cache_grow(scheduler->cache, &sequence->cache, sequence->tokens.ids, matched + count,
-                          matched) < 0)
-        return false;
+                          has_blocks(sequence) ? 0 : matched) < 0)
+        return ADMISSION_NO_ROOM;
     if (!sequence->was_admitted) {
         sequence->was_admitted = true;
         sequence->cached_count = matched;
         scheduler->stats.prompt_tokens += sequence->prompt_count;
         scheduler->stats.cached_tokens += matched;
+        scheduler->stats.loaded_tokens += sequence->loaded_count;
+        scheduler->stats.asked_tokens +=
+            sequence->prompt_count - (matched - sequence->loaded_count);
     }
-    sequence->computed_count = matched;
+    if (scheduler->connector != NULL)
+        scheduler->connector->read(scheduler->connector_ctx, sequence,
+                                   matched / prefix_cache_block_size(scheduler->cache));
     set_state(scheduler, sequence, SEQUENCE_RUNNING);
     schedule(scheduler, step, sequence, count);
-    return true;
+    return ADMITTED;
+}
+
+static enum admission load(struct scheduler *scheduler, struct step *step,
+                           struct sequence *sequence, size_t found)
+{
+    size_t block_size = prefix_cache_block_size(scheduler->cache);
+    size_t matched = sequence->computed_count;
+
+    if (prefix_cache_take(scheduler->cache, &sequence->cache, sequence->tokens.ids,
+                          known_count(sequence), matched) < 0)
+        return ADMISSION_NO_ROOM;
+    if (!scheduler->connector->load(scheduler->connector_ctx, sequence, matched / block_size,
+                                    found / block_size))
+        return run(scheduler, step, sequence);
+    set_state(scheduler, sequence, SEQUENCE_LOADING);
+    return ADMISSION_LOADS;
+}
+
+static enum admission admit(struct scheduler *scheduler, struct step *step,
+                            struct sequence *sequence)
+{
+    struct connector_found found = {0};
+
+    if (has_blocks(sequence))
+        return run(scheduler, step, sequence);
+    sequence->computed_count = prefix_cache_match(scheduler->cache, &sequence->cache,
+                                                  sequence->tokens.ids, known_count(sequence));
+    sequence->loaded_count = 0;
+    if (scheduler->connector != NULL)
+        found = scheduler->connector->look_up(scheduler->connector_ctx, sequence,
+                                              sequence->computed_count);
+    if (found.later_ms > 0) {
+        sequence->ask_us = step->now_us + found.later_ms * UINT64_C(1000);
+        return ADMISSION_PUT_OFF;
+    }
+    if (found.token_count > 0)
+        return load(scheduler, step, sequence, found.token_count);
+    return run(scheduler, step, sequence);
 }
 
 static void schedule_waiting(struct scheduler *scheduler, struct step *step)
 {
-    while (scheduler->waiting.count > 0 && step->budget > 0 &&
+    struct list_node *node = scheduler->waiting.head.next;
+
+    while (node != &scheduler->waiting.head && step->budget > 0 &&
            scheduler->running.count < scheduler->config.running_count_max) {
-        if (!admit(scheduler, step, first_of(&scheduler->waiting)))
+        struct sequence *sequence = container_of(node, struct sequence, in_state);
+
+        node = node->next;
+        if (sequence->ask_us <= step->now_us &&
+            admit(scheduler, step, sequence) == ADMISSION_NO_ROOM)
             return;
     }
 }
@@ -250,19 +371,30 @@ static uint64_t duration_us(const struct time_model *time, const struct step *st
     return us < 1 ? 1 : (uint64_t)(us + 0.5);
 }
 
+static uint64_t take_wait_us(struct scheduler *scheduler)
+{
+    return scheduler->connector != NULL
+               ? scheduler->connector->take_wait_us(scheduler->connector_ctx)
+               : 0;
+}
+
 static void begin_step(struct scheduler *scheduler, uint64_t now_us)
 {
-    struct step step = {.budget = SCHEDULER_STEP_TOKENS_MAX};
+    struct step step = {.now_us = now_us, .budget = SCHEDULER_STEP_TOKENS_MAX};
+    uint64_t wait_us;
 
     assert(!scheduler->is_stepping);
     scheduler->in_step_count = 0;
     schedule_running(scheduler, &step);
     if (!step.has_preempted)
         schedule_waiting(scheduler, &step);
+    wait_us = take_wait_us(scheduler);
     if (scheduler->in_step_count == 0)
         return;
     scheduler->is_stepping = true;
-    scheduler->step_end_us = now_us + duration_us(&scheduler->config.time, &step);
+    scheduler->step_begin_us = now_us + wait_us;
+    scheduler->step_end_us = scheduler->step_begin_us + duration_us(&scheduler->config.time, &step);
+    scheduler->step_prefill_count = step.prefill_count;
     scheduler->stats.step_count++;
 }
 
@@ -279,16 +411,28 @@ static void finish_part(struct scheduler *scheduler, struct sequence *sequence)
     sequence->answered_count++;
     scheduler->stats.generation_tokens++;
     is_last = sequence->answered_count == sequence->answer_count;
-    if (is_last) {
-        prefix_cache_free(scheduler->cache, &sequence->cache);
-        set_state(scheduler, sequence, SEQUENCE_IDLE);
-    }
+    if (is_last)
+        leave(scheduler, sequence);
     scheduler->on_token(scheduler->ctx, sequence, is_last);
+}
+
+static void save(struct scheduler *scheduler)
+{
+    struct connector_step step = {
+        .sequences = scheduler->in_step,
+        .sequence_count = scheduler->in_step_count,
+        .prefill_tokens = scheduler->step_prefill_count,
+        .us = scheduler->step_end_us - scheduler->step_begin_us,
+    };
+
+    if (scheduler->connector != NULL)
+        scheduler->connector->save(scheduler->connector_ctx, &step);
 }
 
 static void end_step(struct scheduler *scheduler)
 {
     scheduler->is_stepping = false;
+    save(scheduler);
     if (scheduler->config.on_step != NULL)
         scheduler->config.on_step(scheduler->ctx);
     for (size_t i = 0; i < scheduler->in_step_count; i++) {
@@ -301,6 +445,21 @@ static void end_step(struct scheduler *scheduler)
     scheduler->in_step_count = 0;
 }
 
+/* When the first of those that were put off wants to ask again; 0: nobody was. */
+static uint64_t next_ask_us(const struct scheduler *scheduler, uint64_t now_us)
+{
+    uint64_t next_us = 0;
+
+    for (const struct list_node *node = scheduler->waiting.head.next;
+         node != &scheduler->waiting.head; node = node->next) {
+        uint64_t ask_us = container_of(node, struct sequence, in_state)->ask_us;
+
+        if (ask_us > now_us && (next_us == 0 || ask_us < next_us))
+            next_us = ask_us;
+    }
+    return next_us;
+}
+
 uint64_t scheduler_step(struct scheduler *scheduler, uint64_t now_us)
 {
     uint64_t begin_us = now_us;
@@ -310,9 +469,10 @@ uint64_t scheduler_step(struct scheduler *scheduler, uint64_t now_us)
             return scheduler->step_end_us;
         begin_us = scheduler->step_end_us;
         end_step(scheduler);
+        begin_us += take_wait_us(scheduler);
     }
     begin_step(scheduler, begin_us);
-    return scheduler->is_stepping ? scheduler->step_end_us : 0;
+    return scheduler->is_stepping ? scheduler->step_end_us : next_ask_us(scheduler, begin_us);
 }
 
 size_t scheduler_running_count(const struct scheduler *scheduler)
@@ -322,7 +482,12 @@ size_t scheduler_running_count(const struct scheduler *scheduler)
 
 size_t scheduler_waiting_count(const struct scheduler *scheduler)
 {
-    return scheduler->waiting.count;
+    return scheduler->waiting.count + scheduler->loading.count;
+}
+
+size_t scheduler_loading_count(const struct scheduler *scheduler)
+{
+    return scheduler->loading.count;
 }
 
 struct scheduler_stats scheduler_stats(const struct scheduler *scheduler)

@@ -8,6 +8,7 @@
 
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
+#include "tests/sim_engine/agent_connector.h"
 #include "tests/sim_engine/exchange.h"
 #include "tests/sim_engine/kv_publisher.h"
 #include "tests/sim_engine/scheduler.h"
@@ -60,6 +61,18 @@ static void publish(void *ctx)
     kv_publisher_put(server->publisher, batch, fate == BATCH_PUBLISHED, fate != BATCH_LOST);
 }
 
+/* What the connector sent is on its way; nothing of an answer was seen. */
+static void on_sent(void *ctx, enum ipc_kind kind)
+{
+    struct server *server = ctx;
+    enum fault_kind fault = kind == IPC_LOAD   ? FAULT_KILL_AT_LOAD
+                            : kind == IPC_SAVE ? FAULT_KILL_AT_SAVE
+                                               : FAULT_KILL_AT_LOOKUP;
+
+    if (engine_dies_at(&server->engine, fault))
+        (void)raise(SIGKILL);
+}
+
 static void on_client(uv_stream_t *listener, int status)
 {
     struct server *server = listener->data;
@@ -76,6 +89,7 @@ static void close_all(struct server *server)
     uv_close((uv_handle_t *)&server->listener, NULL);
     uv_close((uv_handle_t *)&server->step_timer, NULL);
     uv_close((uv_handle_t *)&server->after_turn, NULL);
+    agent_connector_close(server->connector);
     for (size_t i = 0; i < array_count(server->signals); i++)
         uv_close((uv_handle_t *)&server->signals[i], NULL);
     for (struct list_node *node = server->exchanges.head.next; node != &server->exchanges.head;
@@ -155,6 +169,36 @@ static int open_publisher(struct server *server)
     return kv_publisher_create(&config, &server->publisher);
 }
 
+/* Behind listen_at(): the engine's name may be its address. */
+static int open_connector(struct server *server)
+{
+    const struct options *options = &server->engine.options;
+    char url[300];
+    struct agent_connector_config config = {
+        .loop = &server->loop,
+        .path = options->connector,
+        .worker = options->connector_worker[0] != '\0' ? options->connector_worker : url,
+        .model = options->model,
+        .block_count = (uint32_t)options->blocks,
+        .page_bytes = (uint32_t)options->page_bytes,
+        .lookup_ms = (uint32_t)options->connector_lookup_ms,
+        .cache = server->engine.cache,
+        .scheduler = server->engine.scheduler,
+        .on_sent = on_sent,
+        .wake = wake,
+        .ctx = server,
+    };
+    int status;
+
+    if (options->connector[0] == '\0')
+        return 0;
+    snprintf(url, sizeof url, "http://%s:%d", options->host, (int)options->port);
+    status = agent_connector_create(&config, &server->connector);
+    if (status == 0)
+        server->engine.connector = agent_connector_stats(server->connector);
+    return status;
+}
+
 static void print_addresses(const struct server *server)
 {
     const struct options *options = &server->engine.options;
@@ -183,6 +227,8 @@ int server_init(struct server *server, const struct options *options)
     if (status == 0)
         status = open_publisher(server);
     if (status == 0)
+        status = open_connector(server);
+    if (status == 0)
         print_addresses(server);
     return status;
 }
@@ -199,5 +245,6 @@ void server_release(struct server *server)
     must(uv_loop_close(&server->loop));
     assert(server->exchanges.count == 0);
     kv_publisher_destroy(server->publisher);
+    agent_connector_destroy(server->connector);
     engine_release(&server->engine);
 }

@@ -12,6 +12,7 @@
 #include "backends/runtime/must_check.h"
 #include "tests/sim_engine/engine.h"
 
+struct agent_connector;
 struct kv_publisher;
 
 struct server {
@@ -21,15 +22,16 @@ struct server {
     uv_timer_t step_timer;
     uv_check_t after_turn; /* hands the log on */
     uv_signal_t signals[2];
-    struct list exchanges;          /* all, to be closed at the end */
-    struct kv_publisher *publisher; /* NULL: of no KV events */
+    struct list exchanges;             /* all, to be closed at the end */
+    struct kv_publisher *publisher;    /* NULL: of no KV events */
+    struct agent_connector *connector; /* NULL: there is none */
     bool is_closing;
 };
 
 /*
  * Listens and prints "listening on HOST:PORT"; before it, where KV events are wanted, "KV events on
- * ENDPOINT" and "KV replay on ENDPOINT". -errno: one of them is not to be had; release it all the
- * same.
+ * ENDPOINT" and "KV replay on ENDPOINT". Begins to register with its agent, which may come later.
+ * -errno: one of them is not to be had; release it all the same.
  */
 MUST_CHECK int server_init(struct server *server, const struct options *options);
 

@@ -244,6 +244,100 @@ Test(token_chain, a_new_epoch_holds_and_knows_nothing)
     token_chain_release(&chain);
 }
 
+/* Puts the first count blocks of store beneath, as its agent would. */
+static void place(struct token_chain *chain, const struct token_store *store, size_t count,
+                  uint8_t tiers)
+{
+    struct digest_128 parent = {0}, name = store->root;
+
+    for (size_t i = 0; i < count; i++) {
+        name = token_name_next(secret, name, store->ids + i * BLOCK_TOKENS, BLOCK_TOKENS, 0);
+        cr_assert(
+            token_chain_place(chain, &(struct token_place){name, parent, BLOCK_TOKENS, tiers}));
+        parent = name;
+    }
+}
+
+enum { HBM = 1 << TOKEN_TIER_HBM, CPU = 1 << TOKEN_TIER_CPU, SSD = 1 << TOKEN_TIER_SSD };
+
+Test(token_chain, what_lies_beneath_is_beside_what_the_engine_holds)
+{
+    struct changes changes = {0};
+    struct token_chain chain = make_chain(64, &changes);
+    struct prompt prompt;
+
+    make_prompt(&prompt, 100, 1);
+    token_chain_store(&chain, &prompt.store);
+    place(&chain, &prompt.store, 3, CPU);
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 3)), HBM | CPU));
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 4)), HBM));
+
+    token_chain_clear_tier(&chain, TOKEN_TIER_HBM);
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 3)), CPU));
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 4)), 0));
+
+    place(&chain, &prompt.store, 3, CPU | SSD);
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 2)), CPU | SSD));
+    token_chain_displace_all(&chain);
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 1)), 0));
+    cr_assert(eq(uint, changes.after, 0));
+    token_chain_release(&chain);
+}
+
+Test(token_chain, what_lies_beneath_first_is_the_same_block_when_the_engine_stores_it)
+{
+    struct token_chain chain = make_chain(64, NULL);
+    struct prompt prompt;
+
+    make_prompt(&prompt, 100, 1);
+    place(&chain, &prompt.store, BLOCK_COUNT, SSD);
+    cr_assert(eq(sz, token_chain_store(&chain, &prompt.store), BLOCK_COUNT));
+
+    for (size_t i = 1; i <= BLOCK_COUNT; i++) {
+        const struct token_node *node = token_chain_find(&chain, name_of(&prompt.store, i));
+
+        cr_assert(eq(u8, node->tiers, HBM | SSD));
+        cr_assert(eq(u32, node->depth, (uint32_t)i));
+        cr_assert(eq(u32, node->token_end, (uint32_t)i * BLOCK_TOKENS));
+    }
+    cr_assert(eq(u32, chain.node_count, BLOCK_COUNT + 2)); /* the root, and the one unsaid */
+    token_chain_release(&chain);
+}
+
+Test(token_chain, what_lies_beneath_outlives_the_engine_s_process)
+{
+    struct token_chain chain = make_chain(64, NULL);
+    struct prompt prompt;
+
+    make_prompt(&prompt, 100, 1);
+    token_chain_store(&chain, &prompt.store);
+    place(&chain, &prompt.store, 2, CPU);
+
+    token_chain_begin_epoch(&chain);
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, 2)), CPU));
+    cr_assert(eq(ptr, (void *)token_chain_find(&chain, name_of(&prompt.store, 3)), NULL));
+    cr_assert_not(token_chain_remove(&chain, 1, TOKEN_TIER_HBM, 0)); /* aliases are gone */
+
+    place(&chain, &prompt.store, 2, 0);
+    token_chain_begin_epoch(&chain);
+    cr_assert(eq(u32, chain.node_count, 0));
+    token_chain_release(&chain);
+}
+
+Test(token_chain, what_lies_beneath_an_unknown_parent_is_counted_and_not_held)
+{
+    struct token_chain chain = make_chain(64, NULL);
+    const struct token_place orphan = {{5, 6}, {3, 4}, BLOCK_TOKENS, CPU};
+    const struct token_place nowhere = {{5, 6}, {3, 4}, BLOCK_TOKENS, 0};
+
+    cr_assert_not(token_chain_place(&chain, &orphan));
+    cr_assert(token_chain_place(&chain, &nowhere)); /* it is as was said */
+
+    cr_assert(eq(u64, chain.stats.orphans, 1));
+    cr_assert(eq(u32, chain.node_count, 0));
+    token_chain_release(&chain);
+}
+
 Test(token_chain, a_dropped_parent_is_still_known_when_its_child_is_stored_again)
 {
     struct token_chain chain = make_chain(64, NULL);

@@ -435,7 +435,9 @@ Test(attempt_notes, where_the_engine_says_anchors_itself_text_and_answer_are_tol
     cr_assert(eq(u32, read_notes(&world), 2));
     cr_assert(eq(int, world.notes[0].kind, RESIDENCY_NOTE_ROUTED));
     cr_assert(eq(int, world.notes[1].kind, RESIDENCY_NOTE_ANSWERED));
-    cr_assert(not(world.notes[1].has_anchor));
+    cr_assert(world.notes[1].has_anchor);
+    cr_assert(eq(u64, world.notes[1].last_block, 0)); /* its agent knows the prompt's */
+    cr_assert(eq(u32, world.notes[1].token_count, 12345 + 9));
     cr_assert(eq(u32, world.request_count, 0));
     notes_world_release(&world);
 }

@@ -185,6 +185,53 @@ Test(note_intake, an_answer_goes_on_behind_its_prompt_and_is_another_attempt)
     world_release(world);
 }
 
+static uint64_t find_prompt(void *ctx, uint64_t attempt)
+{
+    const struct world *world = ctx;
+
+    return attempt == ATTEMPT ? world->names[1] : 0;
+}
+
+/* A router that need not ask for anchors knows how many tokens there were, not which. */
+static void take_answer_of_engine(struct world *world)
+{
+    const struct residency_note answer = {.kind = RESIDENCY_NOTE_ANSWERED,
+                                          .attempt = ATTEMPT,
+                                          .start = 0x102,
+                                          .has_anchor = true,
+                                          .token_count = 17,
+                                          .cached_tokens = UINT32_MAX};
+
+    write_note(world, (struct residency_note){.kind = RESIDENCY_NOTE_ROUTED, .attempt = ATTEMPT},
+               0x101, 2);
+    write_note(world, answer, 0x103, 2);
+    write_note(world, anchor_of(world), 0, 0);
+    take(world);
+}
+
+Test(note_intake, an_answer_whose_prompt_the_engine_told_is_joined_behind_it)
+{
+    struct world *world = world_create();
+
+    world->intake.find_prompt = find_prompt;
+    take_answer_of_engine(world);
+
+    check_claim(world, 0x104, 1 << TOKEN_TIER_HBM, 16);
+    world_release(world);
+}
+
+Test(note_intake, an_answer_whose_prompt_nobody_told_is_not_claimed)
+{
+    struct world *world = world_create();
+
+    take_answer_of_engine(world);
+
+    check_claim(world, 0x102, 1 << TOKEN_TIER_HBM, 8);
+    check_claim(world, 0x104, 0, 0);
+    cr_assert(eq(u64, world->alignment.stats.joined, 1));
+    world_release(world);
+}
+
 Test(note_intake, a_start_that_is_not_known_is_told_and_the_rest_of_the_entry_is_taken)
 {
     struct world *world = world_create();

@@ -206,16 +206,49 @@ Test(prompt_stream, a_change_in_a_message_changes_names_from_there_on_and_not_be
     }
 }
 
-Test(prompt_stream, tools_stand_before_messages_in_their_own_order)
+Test(prompt_stream, tools_stand_behind_the_instructions_in_their_own_order)
 {
     const char *one = "{\"tools\":[" TOOL ",{\"name\":\"a\",\"b\":1}]," MESSAGES "}";
     const char *two = "{\"tools\":[" TOOL ",{\"b\":1,\"name\":\"a\"}]," MESSAGES "}";
     const char *swapped = "{\"tools\":[{\"name\":\"a\",\"b\":1}," TOOL "]," MESSAGES "}";
 
     struct prompt_overlap members = compare(API_CHAT, one, two);
-    cr_assert(gt(sz, members.shared, 1)); /* the first tool */
+    struct prompt_overlap order = compare(API_CHAT, one, swapped);
+
+    cr_assert(gt(sz, members.shared, order.shared)); /* the first tool too */
     cr_assert(lt(sz, members.shared, members.a_count - 1));
-    cr_assert(eq(sz, compare(API_CHAT, one, swapped).shared, 0));
+    cr_assert(gt(sz, order.shared, 0)); /* the instructions */
+}
+
+/* A new system prompt with the tools of others is not told that these are in the cache: in most
+ * templates they stand behind it. */
+Test(prompt_stream, under_other_instructions_equal_tools_share_no_name)
+{
+#define SAYS(role, text)     "{\"role\":\"" role "\",\"content\":\"" text LONG "\"}"
+#define WITH_TOOLS(messages) "{\"tools\":[" TOOL "],\"messages\":[" messages "]}"
+
+    check_nothing_shared(API_CHAT, WITH_TOOLS(SAYS("system", "a") "," USER),
+                         WITH_TOOLS(SAYS("system", "b") "," USER));
+    check_nothing_shared(API_CHAT, WITH_TOOLS(SAYS("developer", "a") "," USER),
+                         WITH_TOOLS(SAYS("developer", "b") "," USER));
+    check_nothing_shared(API_MESSAGES,
+                         "{\"tools\":[" TOOL "],\"system\":\"a" LONG "\",\"messages\":[" USER "]}",
+                         "{\"tools\":[" TOOL "],\"system\":\"b" LONG "\",\"messages\":[" USER "]}");
+    check_nothing_shared(API_RESPONSES,
+                         "{\"tools\":[" TOOL "],\"instructions\":\"a" LONG "\",\"input\":\"x\"}",
+                         "{\"tools\":[" TOOL "],\"instructions\":\"b" LONG "\",\"input\":\"x\"}");
+    check_nothing_shared(API_RESPONSES,
+                         "{\"tools\":[" TOOL "],\"input\":[" SAYS("system", "a") "," USER "]}",
+                         "{\"tools\":[" TOOL "],\"input\":[" SAYS("system", "b") "," USER "]}");
+}
+
+Test(prompt_stream, without_instructions_tools_come_first)
+{
+    struct prompt_overlap overlap =
+        compare(API_CHAT, WITH_TOOLS(SAYS("user", "a")), WITH_TOOLS(SAYS("user", "b")));
+
+    cr_assert(gt(sz, overlap.shared, 0));
+    cr_assert(lt(sz, overlap.shared, overlap.a_count - 1));
 }
 
 Test(prompt_stream, whatever_else_a_tool_call_or_its_function_holds_counts)

@@ -144,7 +144,7 @@ Test(fault, batches_of_events_are_hit_by_number_and_share_alone)
     size_t hits = 0;
 
     for (size_t i = 0; i < 10; i++)
-        hits += fault_rule_hits_batch(&rule);
+        hits += fault_rule_hits_inner(&rule);
 
     cr_assert(eq(sz, hits, 2));
     for (size_t i = 0; i < array_count(wrong); i++)

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/connector/engine_layouts.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/*
+ * DESIGN
+ *
+ * The fingerprint is made of what the engine says of its model and of how its pages are cut:
+ * where in the engine's memory they lie may differ, as pages are copied segment by segment.
+ *
+ * A model that is no longer served would keep its share of the tiers for good, and one that took
+ * its place on the node would get none. So the place of a layout without engines is taken when
+ * another wants it; closing a store takes a moment, and the engine comes again.
+ */
+
+enum { FIELD_MODEL = 1, FIELD_BLOCK_TOKENS, FIELD_PAGE_BYTES, FIELD_SEGMENT_BYTES };
+
+void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_config config)
+{
+    assert(config.layout_count_max > 0);
+
+    *layouts = (struct engine_layouts){.config = config};
+    list_init(&layouts->all);
+}
+
+static uint64_t fingerprint_of(const uint8_t *secret, const struct engine_layout_spec *spec)
+{
+    struct digest digest;
+
+    digest_begin(&digest, secret, DIGEST_LAYOUT);
+    digest_field(&digest, FIELD_MODEL, spec->model.ptr, spec->model.len);
+    digest_field_u64(&digest, FIELD_BLOCK_TOKENS, spec->block_tokens);
+    digest_field_u64(&digest, FIELD_PAGE_BYTES, spec->pages->page_bytes);
+    for (size_t i = 0; i < spec->pages->segment_count; i++)
+        digest_field_u64(&digest, FIELD_SEGMENT_BYTES, spec->pages->segments[i].bytes);
+    return digest_end(&digest);
+}
+
+static struct engine_layout *layout_at(struct list_node *node)
+{
+    return container_of(node, struct engine_layout, in_all);
+}
+
+static struct engine_layout *find(struct engine_layouts *layouts, uint64_t fingerprint)
+{
+    for (struct list_node *node = layouts->all.head.next; node != &layouts->all.head;
+         node = node->next)
+        if (layout_at(node)->fingerprint == fingerprint && layout_at(node)->store != NULL)
+            return layout_at(node);
+    return NULL;
+}
+
+/* ---- closing ---- */
+
+static void tell_closed(struct engine_layouts *layouts)
+{
+    void (*on_closed)(void *ctx) = layouts->on_closed;
+
+    if (on_closed == NULL || layouts->all.count > 0)
+        return;
+    layouts->on_closed = NULL;
+    on_closed(layouts->closed_ctx);
+}
+
+static void on_store_closed(void *ctx)
+{
+    struct engine_layout *layout = ctx;
+    struct engine_layouts *layouts = layout->layouts;
+
+    list_remove(&layouts->all, &layout->in_all);
+    free(layout);
+    tell_closed(layouts);
+}
+
+/* Gives up the first layout that no engine has. */
+static int make_place(struct engine_layouts *layouts, char why[TIER_WHY_BYTES])
+{
+    if (layouts->all.count < layouts->config.layout_count_max)
+        return 0;
+    for (struct list_node *node = layouts->all.head.next; node != &layouts->all.head;
+         node = node->next) {
+        struct engine_layout *layout = layout_at(node);
+
+        if (layout->user_count > 0)
+            continue;
+        if (layout->store != NULL)
+            tier_store_close(&layout->store, on_store_closed, layout);
+        snprintf(why, TIER_WHY_BYTES,
+                 "the tiers of a model that is no longer served are being given up for this one: "
+                 "come again");
+        return -EBUSY;
+    }
+    snprintf(why, TIER_WHY_BYTES,
+             "engines with %u other models or page layouts have the tiers: raise --layouts-max",
+             layouts->config.layout_count_max);
+    return -EUSERS;
+}
+
+/* ---- life ---- */
+
+static void on_changed(void *ctx, struct block_key key, struct digest_128 parent, uint32_t depth,
+                       uint8_t tiers)
+{
+    const struct engine_layout *layout = ctx;
+    const struct engine_layouts_config *config = &layout->layouts->config;
+
+    config->on_changed(config->ctx, layout, key, parent, depth, tiers);
+}
+
+static struct tier_store_config share_of(const struct engine_layout *layout)
+{
+    const uint32_t parts = layout->layouts->config.layout_count_max;
+    struct tier_store_config config = layout->layouts->config.tiers;
+
+    config.page_bytes = layout->page_bytes;
+    config.layout = layout->fingerprint;
+    config.cpu_bytes /= parts;
+    config.ssd_bytes /= parts;
+    config.write_bytes_per_s /= parts;
+    config.on_changed = on_changed;
+    return config;
+}
+
+static int create(struct engine_layouts *layouts, const struct engine_layout_spec *spec,
+                  struct engine_layout **created, char why[TIER_WHY_BYTES])
+{
+    struct engine_layout *layout = calloc(1, sizeof *layout);
+    struct tier_store_config config;
+    int status;
+
+    *created = NULL;
+    if (layout == NULL)
+        return -ENOMEM;
+    layout->layouts = layouts;
+    layout->fingerprint = fingerprint_of(layouts->config.secret, spec);
+    layout->block_tokens = spec->block_tokens;
+    layout->page_bytes = spec->pages->page_bytes;
+    config = share_of(layout);
+    config.ctx = layout;
+    status = tier_store_create(config, &layout->store, why);
+    if (status < 0) {
+        free(layout);
+        return status;
+    }
+    list_node_init(&layout->in_all);
+    list_append(&layouts->all, &layout->in_all);
+    *created = layout;
+    return 0;
+}
+
+int engine_layouts_acquire(struct engine_layouts *layouts, const struct engine_layout_spec *spec,
+                           struct engine_layout **acquired, char why[TIER_WHY_BYTES])
+{
+    int status = 0;
+
+    snprintf(why, TIER_WHY_BYTES, "no memory");
+    *acquired = find(layouts, fingerprint_of(layouts->config.secret, spec));
+    if (*acquired == NULL)
+        status = make_place(layouts, why);
+    if (*acquired == NULL && status == 0)
+        status = create(layouts, spec, acquired, why);
+    if (status == 0)
+        (*acquired)->user_count++;
+    return status;
+}
+
+void engine_layout_return(struct engine_layout **layout)
+{
+    assert((*layout)->user_count > 0);
+
+    (*layout)->user_count--;
+    *layout = NULL;
+}
+
+void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx)
+{
+    layouts->on_closed = on_closed;
+    layouts->closed_ctx = ctx;
+    for (struct list_node *node = layouts->all.head.next, *next; node != &layouts->all.head;
+         node = next) {
+        struct engine_layout *layout = layout_at(node);
+
+        assert(layout->user_count == 0);
+        next = node->next;
+        if (layout->store != NULL)
+            tier_store_close(&layout->store, on_store_closed, layout);
+    }
+    tell_closed(layouts);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * engine_layouts: the layouts of this node's engines, with the tiers of each. Engines whose model
+ * and pages are alike share theirs; a layout that no engine has any more keeps what it holds until
+ * its place is needed. Loop thread only.
+ */
+#ifndef KVTIER_CONNECTOR_ENGINE_LAYOUTS_H
+#define KVTIER_CONNECTOR_ENGINE_LAYOUTS_H
+
+#include <stdint.h>
+
+#include "backends/runtime/list.h"
+#include "backends/runtime/must_check.h"
+#include "backends/runtime/slice.h"
+#include "kvtier/device/page_layout.h"
+#include "kvtier/tiers/tier_store.h"
+
+struct engine_layouts;
+
+struct engine_layout {
+    struct list_node in_all;
+    struct engine_layouts *layouts;
+    uint64_t fingerprint;
+    uint32_t block_tokens;
+    uint32_t page_bytes;
+    uint32_t user_count;
+    struct tier_store *store; /* NULL: it is being closed */
+};
+
+/* What became of a block of layout, as tier_changed_fn says it. */
+typedef void engine_block_fn(void *ctx, const struct engine_layout *layout, struct block_key key,
+                             struct digest_128 parent, uint32_t depth, uint8_t tiers);
+
+struct engine_layouts_config {
+    const uint8_t *secret; /* DIGEST_SECRET_BYTES; borrowed */
+    uint32_t layout_count_max;
+    /* Of each store; its sizes and budgets are of all layouts together, each gets an equal share.
+     * Page, layout and observer are filled in here. ssd_dir is borrowed until close. */
+    struct tier_store_config tiers;
+    engine_block_fn *on_changed;
+    void *ctx;
+};
+
+struct engine_layouts {
+    struct engine_layouts_config config;
+    struct list all; /* of struct engine_layout, those being closed too */
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+};
+
+/* What makes two engines' pages exchangeable. */
+struct engine_layout_spec {
+    struct slice model; /* as the engine says it */
+    uint32_t block_tokens;
+    const struct page_layout *pages; /* checked */
+};
+
+void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_config config);
+
+/* The layout of that spec, once more in use. -EUSERS: one too many; -EBUSY: its place becomes free
+ * in a moment; else as tier_store_create(). With a sentence in why. */
+MUST_CHECK int engine_layouts_acquire(struct engine_layouts *layouts,
+                                      const struct engine_layout_spec *spec,
+                                      struct engine_layout **layout, char why[TIER_WHY_BYTES]);
+
+/* NULLs *layout. */
+void engine_layout_return(struct engine_layout **layout);
+
+/* No layout may be in use. on_closed once, perhaps before this returns. */
+void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * engine_sessions_parts: what the files of engine_sessions share: engine_sessions.c knows who comes
+ * and goes; engine_sessions_hello.c who they are; engine_sessions_scheduler.c requests, and what is
+ * found of them; engine_sessions_worker.c loads and saves. Nobody else includes it.
+ */
+#ifndef KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
+#define KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
+
+#include "backends/runtime/list.h"
+#include "kvtier/connector/engine_conn_state.h"
+#include "kvtier/connector/engine_request.h"
+#include "kvtier/connector/engine_sessions.h"
+
+enum {
+    ENGINE_SAVE_BLOCKS_MAX = IPC_MESSAGE_BYTES_MAX / 4, /* of one message */
+    ENGINE_ANSWER_BYTES_MAX = 2 * IPC_TEXT_BYTES_MAX,
+};
+
+struct engine_sessions {
+    struct engine_sessions_config config;
+    const struct engine_sessions_callbacks *callbacks;
+    void *ctx;
+    uint64_t boot;
+    struct ipc_server *server;
+    struct list strangers; /* conns that have not said HELLO, longest silent first */
+    struct list all;       /* of struct engine_session */
+    struct engine_sessions_stats stats;
+    uv_timer_t sweep; /* of strangers */
+    bool is_closing;
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+    struct buf answer; /* in the making */
+    struct buf busy;   /* the answer to who comes when all places are taken */
+    /* Of the message in hand. */
+    uint8_t tiers[IPC_BLOCK_COUNT_MAX];
+    uint32_t numbers[IPC_BLOCK_COUNT_MAX];
+    struct tier_save saves[ENGINE_SAVE_BLOCKS_MAX];
+    struct engine_export from;
+};
+
+/* One connection. */
+struct engine_conn {
+    struct list_node in_strangers; /* while NEW */
+    struct engine_sessions *sessions;
+    struct engine_session *session; /* NULL while NEW, and if it never said who it is */
+    struct ipc_conn *ipc;
+    enum engine_conn_state state;
+    uint64_t since_ms;
+    uint32_t job_count; /* loads and saves under way: it is closed after the last */
+};
+
+/* One life of an engine: all connections that say its engine_id. */
+struct engine_session {
+    struct list_node in_all;
+    struct engine_sessions *sessions;
+    uint8_t engine_id[IPC_ID_BYTES];
+    size_t worker_index; /* of this agent's workers */
+    uint32_t block_tokens;
+    uint32_t use_count;            /* its conns, those ENDING too: it goes with the last */
+    struct engine_conn *scheduler; /* NULL: none, or it is ENDING */
+    struct engine_conn *worker;
+    struct engine_layout *layout; /* with worker */
+    struct engine_memory *memory; /* likewise */
+    struct engine_requests requests;
+    uint32_t scheduler_count;    /* that there were: tells their requests apart */
+    double prefill_ms_per_token; /* learned from what it saves; 0: not known */
+};
+
+/* engine_sessions.c */
+
+/* Sends message, whose boot is set here. */
+void engine_conn_answer(struct engine_conn *conn, struct ipc_message *message);
+
+/* It is heard no longer, and may be gone when this returns: nothing of it may be touched. */
+void engine_conn_end(struct engine_conn *conn);
+
+/* Says why, and ends it. */
+void engine_conn_refuse(struct engine_conn *conn, enum ipc_refusal code, const char *why);
+
+/* One job less; closes it where that was what it waited for, as engine_conn_end(). */
+void engine_conn_end_job(struct engine_conn *conn);
+
+/* One reason less for it to stay: a conn that is closed, or who looked at it. */
+void engine_session_leave(struct engine_session *session);
+
+/* Each serves one message of conn, after which conn may be gone. */
+
+/* engine_sessions_hello.c */
+void engine_serve_hello(struct engine_conn *conn, const struct ipc_hello *hello,
+                        const struct ipc_packet *packet);
+/* engine_sessions_scheduler.c */
+void engine_serve_open(struct engine_conn *conn, const struct ipc_open *open);
+void engine_serve_tokens(struct engine_conn *conn, const struct ipc_tokens *tokens);
+void engine_serve_lookup(struct engine_conn *conn, const struct ipc_lookup *lookup);
+void engine_serve_take(struct engine_conn *conn, const struct ipc_take *take);
+void engine_serve_close(struct engine_conn *conn, uint64_t number);
+void engine_serve_reset(struct engine_conn *conn, uint64_t number);
+/* engine_sessions_worker.c */
+void engine_serve_load(struct engine_conn *conn, const struct ipc_load *load);
+void engine_serve_save(struct engine_conn *conn, const struct ipc_save *save);
+
+#endif

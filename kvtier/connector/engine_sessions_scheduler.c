@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include <errno.h>
+
+#include "backends/runtime/fault_point.h"
+#include "kvtier/connector/engine_sessions_parts.h"
+#include "kvtier/tiers/load_plan.h"
+
+/*
+ * DESIGN
+ *
+ * A request that was not taken in, or whose hold has run out, is no mistake of the engine's: what
+ * it asks of it is answered as a miss. Only what contradicts itself is refused.
+ *
+ * A scheduler that has no room for a request asks again at every step of the engine. While it holds
+ * what was found, the answer is the same and costs a look into the map; a miss ends at the first
+ * block that is not held, so it is looked up anew. What was held and not worth it is worth no more
+ * a moment later: that answer is kept for ANSWER_MS.
+ */
+
+enum { ANSWER_MS = 10 };
+
+/* Of any load: a message to the worker, and the engine's step that begins behind its end; as
+ * measured with vLLM. */
+static const double load_start_ms = 5;
+
+/* While nothing was measured yet: host memory by one thread, and an ordinary NVMe SSD. */
+static const double default_bytes_per_ms[BLOCK_TIER_COUNT] = {
+    [BLOCK_TIER_CPU] = 5e6, [BLOCK_TIER_SSD] = 1e6};
+
+/* ---- requests ---- */
+
+static void close_request(struct engine_session *session, struct engine_request *request)
+{
+    tier_hold_release(&request->hold);
+    engine_requests_close(&session->requests, request);
+    session->sessions->stats.request_count--;
+}
+
+/* Once, when its last token has come. */
+static void tell_anchor(struct engine_session *session, const struct engine_request *request)
+{
+    struct engine_sessions *sessions = session->sessions;
+    const uint64_t last_block = request->key_count > 0 ? request->last.low : 0;
+
+    if (!engine_request_is_whole(request))
+        return;
+    sessions->stats.anchors_total++;
+    sessions->callbacks->on_anchor(sessions->ctx, session->worker_index,
+                                   (struct slice){request->id, request->id_len}, last_block,
+                                   request->prompt_tokens);
+}
+
+void engine_serve_open(struct engine_conn *conn, const struct ipc_open *open)
+{
+    struct engine_sessions *sessions = conn->sessions;
+    struct engine_request *request;
+    int status = engine_requests_open(&conn->session->requests, open, &request);
+
+    sessions->stats.requests_total++;
+    if (status == -EPROTO) {
+        engine_conn_refuse(conn, IPC_REFUSED_BROKEN,
+                           "a request is opened twice, or with more tokens than its prompt has");
+        return;
+    }
+    if (status < 0) {
+        sessions->stats.requests_refused_total++;
+        return;
+    }
+    sessions->stats.request_count++;
+    tell_anchor(conn->session, request);
+}
+
+void engine_serve_tokens(struct engine_conn *conn, const struct ipc_tokens *tokens)
+{
+    struct engine_request *request;
+    int status = engine_requests_append(&conn->session->requests, tokens, &request);
+
+    if (status == -ENOENT)
+        return;
+    if (status == -EPROTO) {
+        engine_conn_refuse(conn, IPC_REFUSED_BROKEN,
+                           "tokens of a request have a gap, or are more than its prompt has");
+        return;
+    }
+    if (status < 0) { /* without these the rest has no names */
+        conn->sessions->stats.requests_refused_total++;
+        close_request(conn->session, request);
+        return;
+    }
+    request->found_until_ms = 0;
+    if (tokens->token_count > 0)
+        tell_anchor(conn->session, request);
+}
+
+void engine_serve_close(struct engine_conn *conn, uint64_t number)
+{
+    struct engine_request *request = engine_requests_find(&conn->session->requests, number);
+
+    if (request != NULL)
+        close_request(conn->session, request);
+}
+
+void engine_serve_reset(struct engine_conn *conn, uint64_t number)
+{
+    struct ipc_message done = {.kind = IPC_DONE, .as.number = {number}};
+
+    if (conn->session->layout != NULL)
+        tier_store_clear(conn->session->layout->store);
+    engine_conn_answer(conn, &done);
+}
+
+/* ---- what can be loaded ---- */
+
+static struct load_plan plan(const struct engine_session *session, size_t matched)
+{
+    const struct tier_store_stats stats = tier_store_stats(session->layout->store);
+    struct load_plan_query query = {
+        .tiers = session->sessions->tiers,
+        .block_count = matched,
+        .block_tokens = session->block_tokens,
+        .prefill_ms_per_token = session->prefill_ms_per_token,
+        .start_ms = load_start_ms,
+    };
+
+    for (size_t i = 0; i < BLOCK_TIER_COUNT; i++) {
+        const double per_ms = stats.load_bytes_per_s[i] > 0 ? stats.load_bytes_per_s[i] / 1e3
+                                                            : default_bytes_per_ms[i];
+
+        query.queue_ms[i] = stats.load_queue_ms[i];
+        query.ms_per_block[i] = session->layout->page_bytes / per_ms;
+    }
+    return load_plan_make(&query);
+}
+
+/* Holds what is worth loading of the request's blocks from first on. */
+static struct ipc_found look_up(struct engine_session *session, struct engine_request *request,
+                                uint32_t first)
+{
+    struct engine_sessions *sessions = session->sessions;
+    struct ipc_found found = {.request = request->number, .why = IPC_FOUND_MISS};
+    const struct block_key *keys = request->keys + first;
+    size_t count = engine_request_usable(request, session->block_tokens);
+    struct load_plan worth;
+
+    count = count > first ? count - first : 0;
+    if (count > IPC_BLOCK_COUNT_MAX)
+        count = IPC_BLOCK_COUNT_MAX;
+    if (count > 0)
+        count = tier_store_match(session->layout->store, keys, count, sessions->tiers);
+    if (count == 0)
+        return found;
+    worth = plan(session, count);
+    if (worth.block_count == 0) {
+        found.why = IPC_FOUND_SLOWER;
+        return found;
+    }
+    request->hold =
+        tier_store_hold(session->layout->store, keys, worth.block_count, sessions->config.hold_ms);
+    request->hold_first = first;
+    if (request->hold == NULL) {
+        found.why = IPC_FOUND_NO_ROOM;
+        return found;
+    }
+    fault_point_pass(FAULT_HOLD_TAKEN);
+    found.tokens = (uint32_t)tier_hold_count(request->hold) * session->block_tokens;
+    found.why = IPC_FOUND_HIT;
+    sessions->stats.found_blocks_total += tier_hold_count(request->hold);
+    return found;
+}
+
+static struct ipc_found look_up_anew(struct engine_session *session, struct engine_request *request,
+                                     uint32_t local_tokens)
+{
+    const uint32_t hold_ms = session->sessions->config.hold_ms;
+    const uint64_t now_ms = io_loop_now_ms(session->sessions->config.io);
+
+    tier_hold_release(&request->hold);
+    request->local_tokens = local_tokens;
+    request->found = look_up(session, request, local_tokens / session->block_tokens);
+    request->found_until_ms =
+        request->found.why == IPC_FOUND_HIT ? now_ms + hold_ms / 2 : now_ms + ANSWER_MS;
+    if (request->found.why == IPC_FOUND_MISS)
+        request->found_until_ms = 0;
+    return request->found;
+}
+
+/* The same question while its answer holds; a lease that was asked about is a lease that is
+ * wanted. */
+static bool is_answered(const struct engine_session *session, struct engine_request *request,
+                        uint32_t local_tokens)
+{
+    const uint32_t hold_ms = session->sessions->config.hold_ms;
+    const uint64_t now_ms = io_loop_now_ms(session->sessions->config.io);
+
+    if (request->local_tokens != local_tokens || now_ms >= request->found_until_ms)
+        return false;
+    if (request->hold != NULL) {
+        tier_hold_extend(request->hold, hold_ms);
+        request->found_until_ms = now_ms + hold_ms / 2;
+    }
+    return true;
+}
+
+void engine_serve_lookup(struct engine_conn *conn, const struct ipc_lookup *lookup)
+{
+    struct engine_session *session = conn->session;
+    struct engine_request *request = engine_requests_find(&session->requests, lookup->request);
+    struct ipc_message answer = {
+        .kind = IPC_FOUND, .as.found = {.request = lookup->request, .why = IPC_FOUND_NO_ROOM}};
+
+    if (lookup->local_tokens % session->block_tokens != 0 ||
+        (request != NULL && lookup->local_tokens > request->prompt_tokens)) {
+        engine_conn_refuse(conn, IPC_REFUSED_BROKEN,
+                           "local_tokens is no multiple of the block, or longer than the prompt");
+        return;
+    }
+    if (request != NULL && session->layout != NULL)
+        answer.as.found = is_answered(session, request, lookup->local_tokens)
+                              ? request->found
+                              : look_up_anew(session, request, lookup->local_tokens);
+    conn->sessions->stats.lookups_total[answer.as.found.why]++;
+    engine_conn_answer(conn, &answer);
+}
+
+void engine_serve_take(struct engine_conn *conn, const struct ipc_take *take)
+{
+    struct engine_request *request = engine_requests_find(&conn->session->requests, take->request);
+    uint64_t end = (uint64_t)take->first_block + take->block_count;
+
+    if (request == NULL || request->hold == NULL)
+        return;
+    request->found_until_ms = 0;
+    if (take->block_count == 0 || end <= request->hold_first)
+        tier_hold_release(&request->hold);
+    else if (end < request->hold_first + tier_hold_count(request->hold))
+        tier_hold_trim(request->hold, 0, (size_t)(end - request->hold_first));
+}

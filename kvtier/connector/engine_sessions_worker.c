@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "kvtier/connector/engine_sessions_parts.h"
+
+/*
+ * DESIGN
+ *
+ * A job outlives the request, and the interest of the engine, but not the connection: that is
+ * closed behind its last job, as the engine takes end of file for "nobody touches your pages".
+ *
+ * What is saved counts only if the engine had still been waiting when the copy was done: it goes on
+ * only behind SAVED, or behind the end of its sending side, and the system is asked for that, not
+ * the messages that were read so far.
+ */
+
+/* Steps that computed less tell more of their start than of tokens. */
+enum { LEARN_TOKENS_MIN = 64 };
+
+static const double learn_weight = 0.1; /* of the newest step */
+
+struct engine_job {
+    struct engine_conn *conn;
+    struct engine_memory *memory;
+    uint64_t number;
+    uint64_t request;         /* of a LOAD */
+    uint32_t end_block;       /* likewise: behind its last */
+    uint32_t scheduler_count; /* likewise: who opened the request */
+    uint32_t refused;         /* of a SAVE: blocks that the store was not even asked for */
+};
+
+/* ---- jobs ---- */
+
+static struct engine_job *begin_job(struct engine_conn *conn, uint64_t number)
+{
+    struct engine_job *job = calloc(1, sizeof *job);
+
+    if (job == NULL)
+        return NULL;
+    job->conn = conn;
+    job->memory = engine_memory_ref(conn->session->memory);
+    job->number = number;
+    conn->job_count++;
+    conn->sessions->stats.job_count++;
+    return job;
+}
+
+/* Its connection may be gone behind this. */
+static void end_job(struct engine_job *job)
+{
+    struct engine_conn *conn = job->conn;
+
+    engine_memory_unref(&job->memory);
+    free(job);
+    engine_conn_end_job(conn);
+}
+
+/* Whether all are the engine's, and puts them into numbers[]. */
+static bool read_engine_blocks(const struct engine_session *session, struct slice engine_blocks,
+                               uint32_t *numbers)
+{
+    for (size_t i = 0; i < engine_blocks.len / 4; i++) {
+        numbers[i] = ipc_u32_at(engine_blocks, i);
+        if (numbers[i] >= session->memory->layout->block_count)
+            return false;
+    }
+    return true;
+}
+
+/* ---- LOAD ---- */
+
+static void answer_load(struct engine_conn *conn, uint64_t number, uint32_t loaded)
+{
+    struct ipc_message answer = {.kind = IPC_LOADED,
+                                 .as.loaded = {.job = number, .block_count = loaded}};
+
+    engine_conn_answer(conn, &answer);
+}
+
+/* What was loaded to its end is the engine's now; the tier may let it go. */
+static void release_loaded(const struct engine_job *job)
+{
+    struct engine_session *session = job->conn->session;
+    struct engine_request *request = engine_requests_find(&session->requests, job->request);
+
+    if (request == NULL || request->hold == NULL ||
+        job->scheduler_count != session->scheduler_count)
+        return;
+    if (job->end_block >= request->hold_first + tier_hold_count(request->hold)) {
+        tier_hold_release(&request->hold);
+        request->found_until_ms = 0;
+    }
+}
+
+static void on_loaded(void *ctx, uint32_t loaded)
+{
+    struct engine_job *job = ctx;
+
+    release_loaded(job);
+    answer_load(job->conn, job->number, loaded);
+    end_job(job);
+}
+
+static int begin_load(struct engine_conn *conn, const struct ipc_load *load)
+{
+    struct engine_session *session = conn->session;
+    struct engine_request *request = engine_requests_find(&session->requests, load->request);
+    struct engine_job *job;
+    int status;
+
+    if (request == NULL || request->hold == NULL || load->first_block < request->hold_first ||
+        (uint64_t)load->first_block + load->block_count >
+            request->hold_first + tier_hold_count(request->hold) ||
+        load->block_count == 0)
+        return -ESTALE;
+    job = begin_job(conn, load->job);
+    if (job == NULL)
+        return -ENOMEM;
+    job->request = load->request;
+    job->end_block = load->first_block + load->block_count;
+    job->scheduler_count = session->scheduler_count;
+    status = tier_store_load(session->layout->store, request->hold,
+                             load->first_block - request->hold_first, load->block_count,
+                             job->memory, conn->sessions->numbers, on_loaded, job);
+    if (status < 0)
+        end_job(job);
+    return status;
+}
+
+void engine_serve_load(struct engine_conn *conn, const struct ipc_load *load)
+{
+    struct engine_sessions *sessions = conn->sessions;
+
+    if (!read_engine_blocks(conn->session, load->engine_blocks, sessions->numbers)) {
+        engine_conn_refuse(conn, IPC_REFUSED_BROKEN, "a block that the engine does not have");
+        return;
+    }
+    sessions->stats.load_jobs_total++;
+    if (begin_load(conn, load) < 0) {
+        sessions->stats.load_jobs_refused_total++;
+        answer_load(conn, load->job, 0);
+    }
+}
+
+/* ---- SAVE ---- */
+
+static void answer_save(struct engine_conn *conn, uint64_t number, struct tier_saved saved)
+{
+    struct ipc_message answer = {
+        .kind = IPC_SAVED,
+        .as.saved = {
+            .job = number, .saved = saved.saved, .known = saved.known, .refused = saved.refused}};
+
+    engine_conn_answer(conn, &answer);
+}
+
+static bool may_commit(void *ctx)
+{
+    const struct engine_job *job = ctx;
+    const bool is_waiting =
+        job->conn->state == ENGINE_CONN_WORKER && ipc_conn_is_open(job->conn->ipc);
+
+    if (!is_waiting)
+        job->conn->sessions->stats.save_discarded_total++;
+    return is_waiting;
+}
+
+static void on_saved(void *ctx, struct tier_saved saved)
+{
+    struct engine_job *job = ctx;
+
+    saved.refused += job->refused;
+    answer_save(job->conn, job->number, saved);
+    end_job(job);
+}
+
+/* The blocks of one entry, behind saves[count]; those without a key are counted in *refused. */
+static size_t gather(const struct engine_session *session, const struct ipc_save_entry *entry,
+                     struct tier_save *saves, uint32_t *refused)
+{
+    const struct engine_request *request = engine_requests_find(&session->requests, entry->request);
+    const uint32_t *engine_blocks = session->sessions->numbers;
+    uint32_t count = 0;
+
+    if (request != NULL && entry->first_block < request->key_count)
+        count = request->key_count - entry->first_block;
+    if (count > entry->block_count)
+        count = entry->block_count;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t index = entry->first_block + i;
+
+        saves[i] = (struct tier_save){
+            .key = request->keys[index], .depth = index, .engine_block = engine_blocks[i]};
+        if (index > 0)
+            saves[i].parent = request->keys[index - 1].name;
+    }
+    *refused += entry->block_count - count;
+    return count;
+}
+
+/* All entries' blocks in sessions->saves; false: one of them is none of the engine's. */
+static bool gather_all(struct engine_conn *conn, const struct ipc_save *save, size_t *count,
+                       uint32_t *refused)
+{
+    struct engine_sessions *sessions = conn->sessions;
+    struct slice rest = save->entries;
+    struct ipc_save_entry entry;
+
+    *count = 0;
+    *refused = 0;
+    while (ipc_save_entry(&rest, &entry)) {
+        if (!read_engine_blocks(conn->session, entry.engine_blocks, sessions->numbers))
+            return false;
+        *count += gather(conn->session, &entry, sessions->saves + *count, refused);
+    }
+    return true;
+}
+
+static void learn(struct engine_session *session, const struct ipc_save *save)
+{
+    double ms_per_token;
+
+    if (save->step_tokens < LEARN_TOKENS_MIN || save->step_us == 0)
+        return;
+    ms_per_token = save->step_us / 1e3 / save->step_tokens;
+    session->prefill_ms_per_token =
+        session->prefill_ms_per_token > 0
+            ? (1 - learn_weight) * session->prefill_ms_per_token + learn_weight * ms_per_token
+            : ms_per_token;
+}
+
+/* -ENODATA: there is nothing to save. */
+static int begin_save(struct engine_conn *conn, const struct ipc_save *save, size_t count,
+                      uint32_t refused)
+{
+    struct engine_job *job;
+    int status;
+
+    if (count == 0)
+        return -ENODATA;
+    job = begin_job(conn, save->job);
+    if (job == NULL)
+        return -ENOMEM;
+    job->refused = refused;
+    status = tier_store_save(conn->session->layout->store, conn->sessions->saves, count,
+                             job->memory, may_commit, on_saved, job);
+    if (status < 0)
+        end_job(job);
+    return status;
+}
+
+void engine_serve_save(struct engine_conn *conn, const struct ipc_save *save)
+{
+    struct engine_sessions *sessions = conn->sessions;
+    uint32_t refused;
+    size_t count;
+    int status;
+
+    if (!gather_all(conn, save, &count, &refused)) {
+        engine_conn_refuse(conn, IPC_REFUSED_BROKEN, "a block that the engine does not have");
+        return;
+    }
+    learn(conn->session, save);
+    sessions->stats.save_jobs_total++;
+    status = begin_save(conn, save, count, refused);
+    if (status == 0)
+        return;
+    if (status != -ENODATA)
+        sessions->stats.save_jobs_refused_total++;
+    answer_save(conn, save->job, (struct tier_saved){.refused = refused + (uint32_t)count});
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/tiers/tier_store_parts.h"
+
+#include "backends/runtime/fault_point.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+/*
+ * DESIGN
+ *
+ * Everything that a load will read is counted as read when it starts, so that from then on it needs
+ * neither the hold nor luck. A block that lies in both tiers is read from CPU memory. One that lies
+ * on the SSD alone passes through a CPU slot, and stays there, where one is free; nobody has to go
+ * for it. The engine has use for a beginning only, so the first failure ends the load.
+ *
+ * Rates are of one thread, over what really came through; a queue is what is asked for and has not
+ * come through yet, by these rates, over all threads.
+ */
+static const double DEFAULT_BYTES_PER_S[BLOCK_TIER_COUNT] = {
+    [BLOCK_TIER_CPU] = 8e9, /* a memcpy of one core */
+    [BLOCK_TIER_SSD] = 1.5e9,
+};
+static const double RATE_WEIGHT = 0.2; /* of the newest batch */
+
+static void load_on_batch(struct tier_job *job, struct tier_batch *batch);
+static void load_on_end(struct tier_job *job);
+
+static const struct mover_task_ops load_task = {
+    .class = MOVER_LOAD,
+    .on_start = tier_job_on_start,
+    .run = tier_job_run,
+    .on_done = tier_job_on_done,
+};
+static const struct tier_job_kind load_kind = {&load_task, load_on_batch, load_on_end};
+
+static void measure(struct tier_store *store, const struct tier_copy *copy, size_t good_count)
+{
+    double *rate = &store->load_bytes_per_s[copy->source];
+    double newest;
+
+    if (good_count == 0 || copy->run_us == 0)
+        return;
+    newest = (double)good_count * store->config.page_bytes * 1e6 / (double)copy->run_us;
+    *rate = *rate > 0 ? *rate + RATE_WEIGHT * (newest - *rate) : newest;
+}
+
+static void load_on_batch(struct tier_job *job, struct tier_batch *batch)
+{
+    struct tier_store *store = job->store;
+    size_t good_count = 0;
+
+    for (size_t i = 0; i < batch->copy.count; i++) {
+        struct move *move = &job->moves[batch->first + i];
+
+        if (move->state == MOVE_ARRIVED && tier_job_commit(job, move)) {
+            store->stats.promoted_blocks += move->keeps_copy;
+            good_count++;
+        } else if (move->state == MOVE_ABORTED) {
+            job->is_cancelled = true; /* what comes behind it is of no use */
+        }
+    }
+    if (good_count > 0)
+        measure(store, &batch->copy, good_count);
+}
+
+static void load_on_end(struct tier_job *job)
+{
+    struct tier_store *store = job->store;
+    uint32_t loaded = 0;
+
+    while (loaded < job->count && job->moves[loaded].state == MOVE_DONE) {
+        if (job->moves[loaded].source == MOVE_CPU)
+            store->stats.loaded_cpu_blocks++;
+        else
+            store->stats.loaded_ssd_blocks++;
+        loaded++;
+    }
+    store->stats.load_failed_blocks += job->asked - loaded;
+    fault_point_pass(FAULT_LOAD_DONE);
+    job->on_loaded(job->ctx, loaded);
+}
+
+/* False: it is in no tier any more (it failed its check, or all was cleared). */
+static bool plan(struct tier_job *job, uint32_t block, uint32_t engine_block)
+{
+    struct tier_store *store = job->store;
+    const struct tier_block *at = tier_index_at(store, block);
+    struct move move = {.block = block, .engine_block = engine_block, .target = MOVE_ENGINE};
+    uint32_t slot = BLOCK_SLOT_NONE;
+
+    if (tier_index_bits(at) == 0)
+        return false;
+    if (at->place[BLOCK_TIER_CPU] == BLOCK_HELD) {
+        move.source = MOVE_CPU;
+    } else {
+        move.source = MOVE_SSD;
+        if (at->place[BLOCK_TIER_CPU] == BLOCK_ABSENT)
+            slot = block_table_take_slot(store->table, BLOCK_TIER_CPU);
+        move.keeps_copy = slot != BLOCK_SLOT_NONE;
+    }
+    tier_job_add(job, move, slot);
+    return true;
+}
+
+int tier_store_load(struct tier_store *store, struct tier_hold *hold, size_t first, size_t count,
+                    struct engine_memory *memory, const uint32_t *engine_blocks,
+                    tier_loaded_fn *on_done, void *ctx)
+{
+    const uint32_t *blocks;
+    struct tier_job *job;
+    int status = tier_hold_range(hold, first, count, &blocks);
+
+    if (status < 0)
+        return status;
+    if (store->engine_jobs >= store->config.job_count_max)
+        return -EBUSY;
+    job = tier_job_create(store, &load_kind, count, memory);
+    if (job == NULL)
+        return -ENOMEM;
+    job->hold = hold;
+    job->on_loaded = on_done;
+    job->ctx = ctx;
+    job->asked = (uint32_t)count;
+    for (size_t i = 0; i < count && plan(job, blocks[i], engine_blocks[i]); i++)
+        ;
+    tier_job_start(job);
+    tier_demote(store, blocks, count);
+    return 0;
+}
+
+/* ---- what it takes ---- */
+
+static double rate_of(const struct tier_store *store, enum block_tier tier)
+{
+    return store->load_bytes_per_s[tier] > 0 ? store->load_bytes_per_s[tier]
+                                             : DEFAULT_BYTES_PER_S[tier];
+}
+
+double tier_load_queue_ms(const struct tier_store *store)
+{
+    double ms = 0;
+
+    if (mover_is_idle(store->mover, MOVER_LOAD))
+        return 0;
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
+        ms += (double)store->load_bytes[tier] * 1e3 / rate_of(store, (enum block_tier)tier);
+    return ms / store->config.load_threads;
+}
+
+double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count)
+{
+    const double page_bytes = store->config.page_bytes;
+    double ms = tier_load_queue_ms(store);
+
+    for (size_t i = 0; i < count; i++) {
+        const enum block_tier tier =
+            (tiers[i] & 1 << BLOCK_TIER_CPU) != 0 ? BLOCK_TIER_CPU : BLOCK_TIER_SSD;
+
+        ms += page_bytes * 1e3 / rate_of(store, tier);
+    }
+    return ms;
+}

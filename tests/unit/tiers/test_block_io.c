@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/tiers/block_io.h"
+
+#include "tests/support/leak_check.h"
+#include "tests/unit/tiers/slot_world.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SECTOR = BLOCK_IO_SECTOR_BYTES, OP_COUNT = 300, CALLER_COUNT = 6 };
+
+typedef int make_fn(struct block_io **io);
+static make_fn *const ways[] = {block_io_uring_create, block_io_threads_create};
+enum { WAY_COUNT = 2 };
+
+/* NULL: this kernel does not let us. */
+static struct block_io *make(size_t way)
+{
+    struct block_io *io = NULL;
+    int status = ways[way](&io);
+
+    if (way == 0 && (status == -EPERM || status == -ENOSYS))
+        cr_log_info("no io_uring here");
+    else
+        cr_assert(eq(int, status, 0));
+    return io;
+}
+
+struct file {
+    char path[32];
+    int fd, direct_fd;
+};
+
+static struct file make_file(void)
+{
+    struct file file = {.path = "/var/tmp/block_io-XXXXXX"};
+
+    file.fd = mkstemp(file.path);
+    cr_assert(ge(int, file.fd, 0));
+    file.direct_fd = open(file.path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    return file;
+}
+
+static void drop_file(struct file *file)
+{
+    close(file->fd);
+    if (file->direct_fd >= 0)
+        close(file->direct_fd);
+    unlink(file->path);
+}
+
+static uint8_t *sectors(size_t count)
+{
+    uint8_t *bytes = aligned_alloc(SECTOR, count * SECTOR);
+
+    cr_assert(bytes != NULL);
+    memset(bytes, 0, count * SECTOR);
+    return bytes;
+}
+
+static struct block_io_op op_of(const struct file *file, uint8_t *bytes, size_t at, bool is_write)
+{
+    return (struct block_io_op){
+        .direct_fd = file->direct_fd,
+        .fd = file->fd,
+        .is_write = is_write,
+        .offset = at * 2 * SECTOR,
+        .parts = {{bytes + at * 2 * SECTOR, SECTOR}, {bytes + (at * 2 + 1) * SECTOR, SECTOR}},
+        .part_count = 2,
+        .status = 1};
+}
+
+static size_t run(struct block_io *io, const struct file *file, uint8_t *bytes, bool is_write)
+{
+    struct block_io_op ops[OP_COUNT];
+
+    for (size_t i = 0; i < OP_COUNT; i++)
+        ops[i] = op_of(file, bytes, i, is_write);
+    return block_io_run(io, ops, OP_COUNT);
+}
+
+TestSuite(block_io, .fini = leak_check);
+
+Test(block_io, more_transfers_than_fit_at_once_all_arrive)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(OP_COUNT * 2);
+        slot_fill(bytes, (size_t)OP_COUNT * 2 * SECTOR, 5);
+
+        cr_assert(eq(sz, run(io, &file, bytes, true), OP_COUNT));
+        memset(bytes, 0, (size_t)OP_COUNT * 2 * SECTOR);
+        cr_assert(eq(sz, run(io, &file, bytes, false), OP_COUNT));
+
+        cr_assert(slot_is_filled(bytes, (size_t)OP_COUNT * 2 * SECTOR, 5));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+        cr_assert(io == NULL);
+    }
+}
+
+Test(block_io, a_read_beyond_the_end_of_the_file_says_so)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(6);
+        struct block_io_op ops[3];
+        cr_assert(eq(int, ftruncate(file.fd, 3 * SECTOR + 100), 0));
+        for (size_t i = 0; i < 3; i++)
+            ops[i] = op_of(&file, bytes, i, false);
+
+        cr_assert(eq(sz, block_io_run(io, ops, 3), 1));
+
+        cr_assert(eq(int, ops[0].status, 0));
+        cr_assert(eq(int, ops[1].status, -ENODATA));
+        cr_assert(eq(int, ops[2].status, -ENODATA));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+    }
+}
+
+Test(block_io, what_o_direct_does_not_take_goes_through_the_page_cache)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(4), byte = 0;
+        slot_fill(bytes + 1, 700, 9);
+        struct block_io_op op = {.direct_fd = file.direct_fd,
+                                 .fd = file.fd,
+                                 .is_write = true,
+                                 .offset = 1,
+                                 .parts = {{bytes + 1, 700}},
+                                 .part_count = 1};
+
+        cr_assert(eq(sz, block_io_run(io, &op, 1), 1));
+
+        cr_assert(eq(int, pread(file.fd, &byte, 1, 700), 1));
+        cr_assert(eq(u8, byte, bytes[700]));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+    }
+}
+
+Test(block_io, a_file_that_is_not_open_fails_alone)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(4);
+        struct block_io_op ops[2] = {op_of(&file, bytes, 0, true), op_of(&file, bytes, 1, true)};
+        ops[0].fd = ops[0].direct_fd = 9999;
+
+        cr_assert(eq(sz, block_io_run(io, ops, 2), 1));
+
+        cr_assert(eq(int, ops[0].status, -EBADF));
+        cr_assert(eq(int, ops[1].status, 0));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+    }
+}
+
+struct caller {
+    struct block_io *io;
+    struct file file;
+    uint64_t number;
+    bool is_right;
+};
+
+static void *call(void *ctx)
+{
+    struct caller *caller = ctx;
+    const size_t len = (size_t)OP_COUNT * 2 * SECTOR;
+    uint8_t *bytes = aligned_alloc(SECTOR, len);
+
+    slot_fill(bytes, len, caller->number);
+    caller->is_right = run(caller->io, &caller->file, bytes, true) == OP_COUNT;
+    for (int round = 0; round < 3; round++) {
+        memset(bytes, 0, len);
+        caller->is_right &= run(caller->io, &caller->file, bytes, false) == OP_COUNT &&
+                            slot_is_filled(bytes, len, caller->number);
+    }
+    free(bytes);
+    return NULL;
+}
+
+Test(block_io, callers_do_not_get_each_others_bytes)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct caller callers[CALLER_COUNT];
+        pthread_t threads[CALLER_COUNT];
+
+        for (size_t i = 0; i < CALLER_COUNT; i++) {
+            callers[i] = (struct caller){.io = io, .file = make_file(), .number = i};
+            cr_assert(eq(int, pthread_create(&threads[i], NULL, call, &callers[i]), 0));
+        }
+
+        for (size_t i = 0; i < CALLER_COUNT; i++) {
+            pthread_join(threads[i], NULL);
+            cr_assert(callers[i].is_right);
+            drop_file(&callers[i].file);
+        }
+        block_io_destroy(&io);
+    }
+}
+
+/* A disk of moods: each try takes the next result; above 0: so many bytes at most, and done. */
+struct moody {
+    struct block_io io;
+    const ssize_t *moods;
+    unsigned tries;
+    bool was_direct[16];
+};
+
+static void try_moody(struct block_io *io, struct block_io_op *ops, size_t count)
+{
+    struct moody *moody = (struct moody *)io;
+    ssize_t mood = moody->moods[moody->tries];
+
+    cr_assert(eq(sz, count, 1));
+    moody->was_direct[moody->tries++] = ops->is_direct;
+    ops->result = mood;
+    if (mood > 0)
+        ops->result =
+            pread(ops->fd, ops->parts[0].iov_base,
+                  (size_t)mood < ops->parts[0].iov_len ? (size_t)mood : ops->parts[0].iov_len,
+                  (off_t)ops->offset);
+}
+
+static int run_moody(struct moody *moody, const ssize_t *moods, bool is_write)
+{
+    static const struct block_io_ops moody_ops = {.name = "moody", .try_all = try_moody};
+    struct file file = make_file();
+    uint8_t *bytes = sectors(2), *expected = sectors(2);
+    struct block_io_op op;
+
+    *moody = (struct moody){.io = {&moody_ops}, .moods = moods};
+    slot_fill(expected, 2 * SECTOR, 6);
+    cr_assert(eq(int, pwrite(file.fd, expected, 2 * SECTOR, 0), 2 * SECTOR));
+    op = op_of(&file, bytes, 0, is_write);
+    op.direct_fd = file.fd;
+    (void)block_io_run(&moody->io, &op, 1);
+    if (op.status == 0)
+        cr_assert(eq(int, memcmp(bytes, expected, 2 * SECTOR), 0));
+    free(bytes);
+    free(expected);
+    drop_file(&file);
+    return op.status;
+}
+
+Test(block_io, what_came_short_goes_on_where_it_ended)
+{
+    struct moody moody;
+
+    cr_assert(eq(
+        int, run_moody(&moody, (const ssize_t[]){1000, -EINTR, 3000, SECTOR, SECTOR}, false), 0));
+
+    cr_assert(eq(u32, moody.tries, 5));
+    cr_assert(moody.was_direct[0]);
+    cr_assert(not(moody.was_direct[1])); /* O_DIRECT takes no half sectors */
+}
+
+Test(block_io, einval_is_tried_once_more_without_o_direct)
+{
+    struct moody moody;
+
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){-EINVAL, -EINVAL}, false), -EINVAL));
+    cr_assert(eq(u32, moody.tries, 2));
+    cr_assert(not(moody.was_direct[1]));
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){-EINVAL, SECTOR, SECTOR}, false), 0));
+}
+
+Test(block_io, errors_of_the_disk_are_told_as_they_are)
+{
+    struct moody moody;
+
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){-EIO}, false), -EIO));
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){SECTOR, -ENOSPC}, true), -ENOSPC));
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){0}, false), -ENODATA));
+    cr_assert(eq(int, run_moody(&moody, (const ssize_t[]){0}, true), -EIO));
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "kvtier/tiers/tier.h"
+
+#include "tests/support/leak_check.h"
+#include "tests/unit/tiers/slot_world.h"
+#include "tests/unit/tiers/ssd_world.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { SLOTS = 8 };
+
+static struct ssd_world world;
+
+static mode_t mode_of(const char *path)
+{
+    struct stat stat;
+
+    cr_assert(eq(int, lstat(path, &stat), 0), "%s", path);
+    return stat.st_mode & (S_IFMT | 07777);
+}
+
+static bool is_there(const char *path)
+{
+    struct stat stat;
+
+    return lstat(path, &stat) == 0;
+}
+
+/* A file of bytes that take room. */
+static void put_file(const char *path, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    cr_assert(ge(int, fd, 0));
+    cr_assert(eq(int, posix_fallocate(fd, 0, (off_t)bytes), 0));
+    close(fd);
+}
+
+static void must_be_refused(int status, const char *words)
+{
+    cr_assert(eq(int, ssd_world_open(&world), status));
+    cr_assert(strstr(world.why, words) != NULL, "%s", world.why);
+    cr_assert(strstr(world.why, world.dir) != NULL, "%s", world.why);
+}
+
+/* What a life of that layout leaves: a file of so many slots. */
+static void leave_layout(uint64_t layout, uint32_t slots)
+{
+    struct tier_ssd_config config = world.config;
+
+    world.config.layout = layout;
+    world.config.file_bytes = (uint64_t)slots * SSD_SLOT_BYTES;
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+    ssd_world_close(&world);
+    world.config = config;
+}
+
+TestSuite(tier_ssd_files, .fini = leak_check);
+
+/* ---- whose they are ---- */
+
+Test(tier_ssd_files, directories_and_files_are_for_this_user_alone_whatever_the_umask)
+{
+    ssd_world_init(&world, SLOTS);
+    umask(0);
+
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+
+    cr_assert(eq(u32, mode_of(world.dir), S_IFDIR | 0700));
+    cr_assert(eq(u32, mode_of(ssd_world_path(&world, "layout-0000000000000abc")), S_IFDIR | 0700));
+    cr_assert(eq(u32, mode_of(ssd_world_slots(&world, 0)), S_IFREG | 0600));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, a_directory_that_others_can_open_is_refused)
+{
+    static const mode_t modes[] = {0755, 0710, 0701, 0770, 0704, 01777};
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, mkdir(world.dir, 0700), 0));
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        cr_assert(eq(int, chmod(world.dir, modes[i]), 0));
+        must_be_refused(-EPERM, "chmod 700");
+    }
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, a_directory_of_another_user_is_refused)
+{
+    if (geteuid() != 0)
+        cr_skip("only root can give directories away");
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, mkdir(world.dir, 0700), 0));
+    cr_assert(eq(int, chown(world.dir, 1234, 1234), 0));
+
+    must_be_refused(-EPERM, "another user");
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, links_are_not_followed_whatever_they_stand_for)
+{
+    char real[64], link[64];
+    ssd_world_init(&world, SLOTS);
+    snprintf(real, sizeof real, "%s-real", world.dir);
+    cr_assert(eq(int, mkdir(real, 0700), 0));
+    cr_assert(eq(int, symlink(real, world.dir), 0));
+
+    must_be_refused(-EPERM, "link");
+    snprintf(link, sizeof link, "%s//", world.dir);
+    world.config.dir = link;
+    must_be_refused(-EPERM, "link");
+    world.config.dir = world.dir;
+
+    cr_assert(eq(int, unlink(world.dir), 0));
+    cr_assert(eq(int, mkdir(world.dir, 0700), 0));
+    cr_assert(eq(int, symlink(real, ssd_world_path(&world, "layout-0000000000000abc")), 0));
+    must_be_refused(-EPERM, "link");
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, what_stands_where_a_slot_file_should_is_removed_and_not_touched)
+{
+    char victim[64], other[256], byte = 0;
+    ssd_world_init(&world, SLOTS);
+    snprintf(victim, sizeof victim, "%s-victim", world.dir);
+    world.config.file_bytes = SSD_SLOT_BYTES;
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    ssd_world_close(&world);
+    put_file(victim, 65536);
+    cr_assert(eq(int, chmod(victim, 0600), 0));
+    cr_assert(eq(int, symlink(victim, ssd_world_slots(&world, 0)), 0));
+    cr_assert(eq(int, link(victim, ssd_world_slots(&world, 1)), 0));
+    put_file(ssd_world_slots(&world, 2), SSD_SLOT_BYTES);
+    cr_assert(eq(int, chmod(ssd_world_slots(&world, 2), 0640), 0));
+    cr_assert(eq(int, mkfifo(ssd_world_slots(&world, 3), 0600), 0));
+
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    for (unsigned file = 0; file < 4; file++)
+        cr_assert(not(is_there(ssd_world_slots(&world, file))));
+    cr_assert(eq(int, symlink(victim, ssd_world_slots(&world, 0)), 0)); /* in the midst */
+    for (uint32_t slot = 0; slot < 4; slot++)
+        cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
+
+    for (unsigned file = 0; file < 4; file++)
+        cr_assert(eq(u32, mode_of(ssd_world_slots(&world, file)), S_IFREG | 0600));
+    snprintf(other, sizeof other, "%s", victim);
+    ssd_world_peek(other, 0, &byte, 1);
+    cr_assert(eq(int, byte, 0));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, two_do_not_share_a_layout_and_the_second_may_come_when_the_first_has_gone)
+{
+    struct ssd_world second;
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    second = world;
+
+    cr_assert(eq(int, ssd_world_open(&second), -EBUSY));
+    cr_assert(strstr(second.why, "another agent") != NULL, "%s", second.why);
+    second.config.layout = 0xdef;
+    cr_assert(eq(int, ssd_world_open(&second), 0), "%s", second.why);
+    ssd_world_close(&world);
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+
+    ssd_world_close(&second);
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, nothing_stays_open)
+{
+    unsigned before;
+    ssd_world_init(&world, SLOTS);
+    world.config.file_bytes = 2 * SSD_SLOT_BYTES;
+    before = ssd_world_fds();
+
+    for (int life = 0; life < 3; life++) {
+        cr_assert(eq(int, ssd_world_open(&world), 0));
+        for (uint32_t slot = 0; slot < SLOTS; slot++)
+            cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
+        ssd_world_close(&world);
+        cr_assert(eq(u32, ssd_world_fds(), before));
+    }
+    cr_assert(eq(int, chmod(world.dir, 0755), 0));
+    must_be_refused(-EPERM, "chmod");
+    cr_assert(eq(int, chmod(world.dir, 0700), 0));
+    world.config.bytes = 100;
+    must_be_refused(-ENOSPC, "no room");
+    cr_assert(eq(u32, ssd_world_fds(), before));
+    ssd_world_release(&world);
+}
+
+/* ---- how much ---- */
+
+Test(tier_ssd_files, the_quota_counts_all_that_is_there_and_holds)
+{
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, mkdir(world.dir, 0700), 0));
+    cr_assert(eq(int, mkdir(ssd_world_path(&world, "notes"), 0700), 0));
+    put_file(ssd_world_path(&world, "notes/mine"), 3 * SSD_SLOT_BYTES);
+    put_file(ssd_world_path(&world, "layout-but-not-ours"), SSD_SLOT_BYTES);
+
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(ge(u32, world.tier->slot_count, SLOTS - 5));
+    cr_assert(le(u32, world.tier->slot_count, SLOTS - 4));
+    for (uint32_t slot = 0; slot < world.tier->slot_count; slot++)
+        cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
+
+    cr_assert(le(u64, ssd_world_used(world.dir), world.config.bytes + 8192)); /* directories */
+    cr_assert(is_there(ssd_world_path(&world, "notes/mine")));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, what_others_put_there_later_is_counted_before_a_file_is_made)
+{
+    ssd_world_init(&world, SLOTS);
+    world.config.file_bytes = SSD_SLOT_BYTES;
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+    put_file(ssd_world_path(&world, "layout-0000000000000abc/strange"), 6 * SSD_SLOT_BYTES);
+
+    cr_assert(eq(int, ssd_world_write(&world, 1, 1), 0));
+    cr_assert(eq(int, ssd_world_write(&world, 2, 2), -ENOSPC));
+    cr_assert(eq(int, ssd_world_write(&world, 0, 9), 0)); /* its file is there */
+    cr_assert(eq(int, ssd_world_read(&world, 1, 1), 0));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, the_last_bytes_of_the_file_system_stay)
+{
+    ssd_world_init(&world, SLOTS);
+    world.config.reserve_bytes = UINT64_MAX / 2;
+
+    must_be_refused(-ENOSPC, "reserve");
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, layouts_that_nobody_uses_go_when_room_is_needed_the_oldest_first)
+{
+    char older[256], newer[256];
+    ssd_world_init(&world, 11);
+    snprintf(older, sizeof older, "%s", ssd_world_path(&world, "layout-0000000000000002"));
+    snprintf(newer, sizeof newer, "%s", ssd_world_path(&world, "layout-0000000000000001"));
+    leave_layout(0x2, 3);
+    leave_layout(0x1, 3);
+    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(u32, world.tier->slot_count, 11));
+
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0)); /* 3 + 3 + 4 */
+    cr_assert(is_there(older) && is_there(newer));
+    cr_assert(eq(int, ssd_world_write(&world, 4, 4), 0)); /* 3 + 4 + 4 */
+    cr_assert(not(is_there(older)));
+    cr_assert(is_there(newer));
+    cr_assert(eq(int, ssd_world_write(&world, 8, 8), 0)); /* 4 + 4 + 3 */
+    cr_assert(not(is_there(newer)));
+    cr_assert(le(u64, ssd_world_used(world.dir), world.config.bytes + 16384));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, a_layout_that_another_uses_stays_and_has_a_quota_of_its_own)
+{
+    struct ssd_world other;
+    ssd_world_init(&world, SLOTS);
+    other = world;
+    other.config.layout = 0x3;
+    cr_assert(eq(int, ssd_world_open(&other), 0));
+    cr_assert(eq(int, ssd_world_write(&other, 0, 0), 0));
+
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(u32, world.tier->slot_count, SLOTS));
+    cr_assert(eq(int, ssd_world_write(&world, 0, 7), 0));
+
+    cr_assert(eq(int, ssd_world_read(&other, 0, 0), 0));
+    ssd_world_close(&other);
+    ssd_world_release(&world);
+}

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent as engines' connectors see it, in a thread: keeps blocks in a dictionary, or does what
+an agent should never do, when and as often as a test says.
+
+    with FakeAgent(path) as agent:
+        agent.before[wire.SAVE] = lambda agent, connection, message: time.sleep(1)  # slow
+        agent.instead[wire.LOOKUP] = lambda agent, connection, message: None        # silent
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import pathlib
+import random
+import select
+import selectors
+import socket
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "kvtier/connector/python"))
+
+from samovar_vllm import wire  # noqa: E402
+
+DESCRIPTORS_MAX = 64
+
+
+class Connection:
+    def __init__(self, stream, boot):
+        self.stream, self.boot = stream, boot
+        self.stream.setblocking(False)
+        self.hello = None
+        self.regions = []   # maps of a worker's memory
+        self.prompts = {}   # number -> OPEN, with all tokens that came
+        self.loads = set()  # jobs that were not answered yet
+        self.is_left = False  # by the engine, while loads are under way
+
+    def say(self, kind, **fields):
+        with contextlib.suppress(OSError):
+            self.stream.send(wire.write(kind, fields.pop("boot", self.boot), **fields))
+        if kind == wire.LOADED:
+            self.loads.discard(fields["job"])
+            if self.is_left:
+                self.leave()
+
+    def say_bytes(self, raw):
+        with contextlib.suppress(OSError):
+            self.stream.send(raw)
+
+    def page(self, block):
+        """The bytes of one of the engine's blocks."""
+        return b"".join(self.regions[region][offset + block * stride:][:length]
+                        for region, offset, stride, length in self.hello.segments)
+
+    def fill(self, block, page):
+        at = 0
+        for region, offset, stride, length in self.hello.segments:
+            start = offset + block * stride
+            self.regions[region][start:start + length] = page[at:at + length]
+            at += length
+
+    def has_ended(self):
+        """Whether the engine says no more."""
+        poller = select.poll()
+        poller.register(self.stream, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def leave(self):
+        """The engine has ended it; we do so too, but not while we write into its memory."""
+        self.is_left = True
+        if not self.loads:
+            self.close()
+
+    def close(self):
+        for region in self.regions:
+            region.close()
+        self.stream.close()
+
+
+class FakeAgent:
+    def __init__(self, path, lookup_ms=20, save_ms=500, lease_ms=30000):
+        self.path = str(path)
+        self.limits = {"lookup_ms": lookup_ms, "save_ms": save_ms, "lease_ms": lease_ms}
+        self.boot = random.getrandbits(64)
+        self.pages = {}     # key of a block -> its bytes
+        self.heard = []     # (role, message), all of them
+        self.before, self.instead = {}, {}  # by kind: what a test does to it
+        self.connections = []
+        self._wake, self._woken = socket.socketpair()
+        self._thread = self._listener = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def start(self):
+        """Anew, as another boot, when it was stopped."""
+        self.boot = random.getrandbits(64)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.path)
+        self._listener.listen(16)
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """What its engines see of kill -9: every connection ends."""
+        if self._thread is None:
+            return
+        self._is_ending = True
+        self._wake.send(b".")
+        self._thread.join()
+        self._thread = None
+
+    def heard_kinds(self, role=None):
+        return [message.kind for said_by, message in self.heard if role in (None, said_by)]
+
+    def of_role(self, role):
+        return [c for c in self.connections if c.hello is not None and c.hello.role == role]
+
+    # --- its thread ---
+
+    def _serve(self):
+        selector = selectors.DefaultSelector()
+        selector.register(self._listener, selectors.EVENT_READ)
+        selector.register(self._woken, selectors.EVENT_READ)
+        while not self._is_ending:
+            for key, _ in selector.select():
+                if key.fileobj is self._woken:
+                    self._woken.recv(1)
+                elif key.fileobj is self._listener:
+                    connection = Connection(self._listener.accept()[0], self.boot)
+                    self.connections.append(connection)
+                    selector.register(connection.stream, selectors.EVENT_READ, connection)
+                else:
+                    self._read_in_order(key.data)
+            for connection in [c for c in self.connections if c.stream.fileno() < 0]:
+                self.connections.remove(connection)
+            for key in [k for k in selector.get_map().values() if k.fileobj.fileno() < 0
+                        or (k.data is not None and k.data.is_left)]:
+                selector.unregister(key.fileobj)
+        for connection in self.connections:
+            connection.close()
+        self.connections = []
+        self._listener.close()
+        selector.close()
+
+    def _read_in_order(self, connection):
+        """What the scheduler of a worker's engine has said comes first."""
+        if connection.hello is not None and connection.hello.role == wire.WORKER:
+            for other in self.of_role(wire.SCHEDULER):
+                if other.hello.engine_id == connection.hello.engine_id:
+                    while self._read(other):
+                        pass
+        self._read(connection)
+
+    def _read(self, connection):
+        """Whether a message was there."""
+        if connection.stream.fileno() < 0 or connection.is_left:
+            return False
+        try:
+            raw, descriptors, _, _ = socket.recv_fds(
+                connection.stream, wire.MESSAGE_BYTES_MAX + 1, DESCRIPTORS_MAX)
+        except BlockingIOError:
+            return False
+        except OSError:
+            raw, descriptors = b"", []
+        if not raw:
+            connection.leave()
+            return False
+        message = wire.read(raw)
+        if message.kind == wire.HELLO:
+            connection.hello = message
+            connection.regions = [mmap.mmap(fd, region[0], mmap.MAP_SHARED)
+                                  for fd, region in zip(descriptors, message.regions)]
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if message.kind == wire.LOAD:
+            connection.loads.add(message.job)
+        self.heard.append((connection.hello.role if connection.hello else None, message))
+        if message.kind in self.before:
+            self.before[message.kind](self, connection, message)
+        if message.kind in self.instead:
+            self.instead[message.kind](self, connection, message)
+        else:
+            self.answer(connection, message)
+        return True
+
+    def answer(self, connection, message):
+        """What an agent should do."""
+        {wire.HELLO: self._hello, wire.OPEN: self._open, wire.TOKENS: self._tokens,
+         wire.LOOKUP: self._lookup, wire.TAKE: self._take, wire.CLOSE: self._close,
+         wire.RESET: self._reset, wire.LOAD: self._load, wire.SAVE: self._save,
+         wire.PING: lambda c, m: c.say(wire.PONG, number=m.number),
+         }[message.kind](connection, message)
+
+    def _hello(self, connection, _message):
+        connection.say(wire.WELCOME, version="fake", **self.limits)
+
+    def _open(self, connection, message):
+        connection.prompts[message.request] = message
+
+    def _tokens(self, connection, message):
+        prompt = connection.prompts[message.request]
+        assert message.first == len(prompt.tokens)
+        prompt.tokens += message.tokens
+
+    def _lookup(self, connection, message):
+        prompt = connection.prompts[message.request]
+        tokens = connection.hello.block_tokens
+        found, first = 0, message.local_tokens // tokens
+        for key in self.keys(connection, prompt)[first:(prompt.prompt_tokens - 1) // tokens]:
+            if key not in self.pages:
+                break
+            found += tokens
+        connection.say(wire.FOUND, request=message.request, tokens=found, later_ms=0,
+                       why=wire.HIT if found else wire.MISS)
+
+    def _take(self, _connection, _message):
+        """Nothing ever leaves here: there is nothing to hold."""
+
+    def _close(self, connection, message):
+        del connection.prompts[message.number]
+
+    def _reset(self, connection, message):
+        self.pages.clear()
+        connection.say(wire.DONE, number=message.number)
+
+    def _load(self, connection, message):
+        keys, loaded = self.keys_of_worker(connection, message.request), 0
+        for index, block in enumerate(message.engine_blocks, message.first_block):
+            if index >= len(keys) or keys[index] not in self.pages:
+                break
+            connection.fill(block, self.pages[keys[index]])
+            loaded += 1
+        connection.say(wire.LOADED, job=message.job, block_count=loaded)
+
+    def _save(self, connection, message):
+        known = refused = 0
+        copied = {}
+        for request, first, blocks in message.entries:
+            keys = self.keys_of_worker(connection, request)
+            for index, block in enumerate(blocks, first):
+                if index >= len(keys):
+                    refused += 1
+                elif keys[index] in self.pages:
+                    known += 1
+                else:
+                    copied[keys[index]] = connection.page(block)
+        # The engine leaves them alone until it has ended the connection: were they, all the while?
+        if not connection.has_ended():
+            self.pages.update(copied)
+        connection.say(wire.SAVED, job=message.job, saved=len(copied), known=known,
+                       refused=refused)
+
+    def keys(self, connection, prompt):
+        """Of the full blocks of the tokens that came, each standing for all before it."""
+        tokens, keys = connection.hello.block_tokens, []
+        key = f"{connection.hello.model} {prompt.lora} {prompt.salt}".encode()
+        for first in range(0, len(prompt.tokens) - tokens + 1, tokens):
+            block = wire.pack_numbers(prompt.tokens[first:first + tokens])
+            key = hashlib.sha256(key + block).digest()
+            keys.append(key)
+        return keys
+
+    def keys_of_worker(self, connection, request):
+        for other in self.of_role(wire.SCHEDULER):
+            if (other.hello.engine_id == connection.hello.engine_id
+                    and request in other.prompts):
+                return self.keys(other, other.prompts[request])
+        return []

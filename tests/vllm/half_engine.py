@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine without a model: drives the connector's two halves in the order in which vLLM does, over
+blocks whose bytes say what should be in them. Needs neither vLLM nor torch."""
+
+import hashlib
+import logging
+import mmap
+import os
+import time
+import types
+
+from fake_agent import wire
+from samovar_vllm.link import Link
+from samovar_vllm.scheduler import Scheduler
+from samovar_vllm.worker import Worker
+
+BLOCK_TOKENS = 16
+PIECE_BYTES = 96
+PIECES = 3  # of a block, each in another place, as layers are
+WAIT_S = 10
+
+logger = logging.getLogger("samovar")
+
+
+def wait_for(is_true, what):
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+class Memory:
+    """As memory.HostMemory is, without torch."""
+
+    def __init__(self, block_count):
+        self.piece_stride = block_count * PIECE_BYTES
+        size = PIECES * self.piece_stride
+        descriptor = os.memfd_create("half-engine")
+        os.ftruncate(descriptor, size)
+        self.descriptors, self.bytes = [descriptor], mmap.mmap(descriptor, size)
+        self.began = 0
+
+    def hello_fields(self):
+        return {"device": wire.HOST, "uuid": bytes(16), "event_handle": bytes(64),
+                "regions": [(len(self.bytes), 0, bytes(64))],
+                "segments": [(0, piece * self.piece_stride, PIECE_BYTES, PIECE_BYTES)
+                             for piece in range(PIECES)]}
+
+    def begin_step(self):
+        self.began = time.monotonic()
+
+    def end_step(self, tokens):
+        return tokens, round((time.monotonic() - self.began) * 1e6)
+
+    def mark(self):
+        pass
+
+    def write(self, block, text):
+        for piece in range(PIECES):
+            start = piece * self.piece_stride + block * PIECE_BYTES
+            self.bytes[start:start + PIECE_BYTES] = page_piece(text, piece)
+
+    def holds(self, block, text):
+        starts = [piece * self.piece_stride + block * PIECE_BYTES for piece in range(PIECES)]
+        return all(self.bytes[start:start + PIECE_BYTES] == page_piece(text, piece)
+                   for piece, start in enumerate(starts))
+
+
+def page_piece(text, piece):
+    return (hashlib.sha256(f"{text} {piece}".encode()).digest() * 3)[:PIECE_BYTES]
+
+
+def request_of(name, tokens, **fields):
+    return types.SimpleNamespace(**{
+        "request_id": name, "prompt_token_ids": tokens, "prompt_embeds": None, "mm_features": [],
+        "lora_request": None, "cache_salt": None, "num_preemptions": 0,
+        "skip_reading_prefix_cache": False, **fields})
+
+
+class HalfEngine:
+    def __init__(self, path, name="engine", block_count=64, clock=time.monotonic):
+        self.memory = Memory(block_count)
+        self.free = list(range(block_count))
+        self.blocks = {}  # request id -> its engine blocks
+        hello = {"device": wire.HOST, "rank": 0, "rank_count": 1, "block_count": block_count,
+                 "block_tokens": BLOCK_TOKENS, "engine_id": hashlib.md5(name.encode()).digest(),
+                 "uuid": bytes(16), "event_handle": bytes(64), "worker": "", "model": "half",
+                 "version": "0"}
+
+        def make_link(owner):
+            return Link(str(path), owner, logger)
+        self.scheduler = Scheduler(make_link, hello, BLOCK_TOKENS, clock)
+        self.worker = Worker(make_link, hello, self.memory)
+
+    def links(self):
+        return self.scheduler._link, self.worker._link
+
+    def is_registered(self):
+        for link in self.links():
+            link.pump()
+        return all(link.is_ready() for link in self.links())
+
+    def wait_registered(self):
+        wait_for(self.is_registered, "both halves are registered")
+
+    def close(self):
+        self.scheduler.close()
+        self.worker.close()
+
+    # --- what vLLM does ---
+
+    def add(self, name, tokens, **fields):
+        request = request_of(name, tokens, **fields)
+        self.scheduler.add(request)
+        return request
+
+    def admit(self, request, external, local=0):
+        """Room for the prompt; external: what match() said."""
+        count = -(-len(request.prompt_token_ids) // BLOCK_TOKENS)
+        self.blocks[request.request_id] = [self.free.pop() for _ in range(count)]
+        self.scheduler.take(request, lambda: self.blocks[request.request_id], external)
+
+    def step(self, new=(), cached=(), resumed=(), computes=True):
+        """One step. new, cached: (request, computed, scheduled). Blocks that it fills get the bytes
+        that belong there. Returns the plan."""
+        known = types.SimpleNamespace(
+            req_ids=[row[0].request_id for row in cached],
+            resumed_req_ids={request.request_id for request in resumed},
+            new_block_ids=[(self.blocks[row[0].request_id],) if row[0] in resumed else None
+                           for row in cached],
+            num_computed_tokens=[row[1] for row in cached])
+        rows = [*new, *cached]
+        plan = self.scheduler.plan(types.SimpleNamespace(
+            scheduled_new_reqs=[types.SimpleNamespace(
+                req_id=request.request_id, block_ids=(list(self.blocks[request.request_id]),),
+                num_computed_tokens=computed) for request, computed, _ in new],
+            scheduled_cached_reqs=known,
+            num_scheduled_tokens={row[0].request_id: row[2] for row in rows},
+            total_num_scheduled_tokens=sum(row[2] for row in rows)))
+        self.worker.begin_step()
+        for request, computed, scheduled in rows if computes else ():
+            self.compute(request, computed, computed + scheduled)
+        self.worker.load(plan.loads)
+        self.worker.save(plan.saves, plan.step_tokens)
+        return plan
+
+    def compute(self, request, begin, end):
+        for index in range(begin // BLOCK_TOKENS, min(end, len(request.prompt_token_ids))
+                           // BLOCK_TOKENS):
+            self.memory.write(self.blocks[request.request_id][index], name_of(request, index))
+
+    def run(self, name, tokens, **fields):
+        """A request from its begin to its end. Returns how many tokens were loaded, and whether all
+        of them were right."""
+        request = self.add(name, tokens, **fields)
+        external = self.scheduler.match(request, 0)
+        self.admit(request, external)
+        right = True
+        if external:
+            self.step()
+            self.wait_loaded(request)
+            failed = self.worker.failed()
+            right = not failed and self.holds(request, external)
+        self.step(new=[(request, external, len(tokens) - external)])
+        self.end(request)
+        return external, right
+
+    def wait_loaded(self, request):
+        done = set()
+
+        def is_done():
+            done.update(self.worker.finished())
+            return request.request_id in done
+        wait_for(is_done, f"{request.request_id} is loaded")
+        assert done == {request.request_id}
+
+    def holds(self, request, tokens):
+        blocks = self.blocks[request.request_id]
+        return all(self.memory.holds(blocks[index], name_of(request, index))
+                   for index in range(tokens // BLOCK_TOKENS))
+
+    def end(self, request):
+        """Its blocks are free, and what was in them is overwritten."""
+        self.scheduler.finish(request.request_id)
+        for block in self.blocks.pop(request.request_id, []):
+            self.memory.write(block, "nothing")
+            self.free.append(block)
+
+
+def name_of(request, index):
+    """What a block holds depends on all tokens up to its end."""
+    return str(request.prompt_token_ids[:(index + 1) * BLOCK_TOKENS])
