@@ -406,7 +406,7 @@ static void bench_ssd(const char *dir, uint32_t page_bytes, uint32_t depth)
     snprintf(path, sizeof path, "%s/../plain", dir);
     fd = open(path, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
     if (fd < 0 || strstr(tier_ssd_way(tier), "O_DIRECT") == NULL) {
-        printf("%s has no O_DIRECT: its page cache would be measured\n", dir);
+        printf("SSD: not measured, %s has no O_DIRECT (name another with --dir)\n", dir);
         exit(77);
     }
     if (order == NULL || fallocate(fd, 0, 0, (off_t)count * page_bytes) < 0)
@@ -518,22 +518,28 @@ static void bench_memories(void)
     free(b);
 }
 
+static char bench_dir[200];
+
+static void remove_bench_dir(void)
+{
+    (void)nftw(bench_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static void bench_disk(const char *where)
 {
-    char dir[200], tier_dir[210];
+    char tier_dir[210];
 
-    snprintf(dir, sizeof dir, "%s/tier_move-XXXXXX", where);
-    if (mkdtemp(dir) == NULL) {
+    snprintf(bench_dir, sizeof bench_dir, "%s/tier_move-XXXXXX", where);
+    if (mkdtemp(bench_dir) == NULL || atexit(remove_bench_dir) != 0) {
         printf("%s: %s\n", where, strerror(errno));
         exit(77);
     }
-    snprintf(tier_dir, sizeof tier_dir, "%s/ssd", dir);
+    snprintf(tier_dir, sizeof tier_dir, "%s/ssd", bench_dir);
     bench_ssd(tier_dir, 64 << 10, 32);
     (void)nftw(tier_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     bench_ssd(tier_dir, 2 << 20, 8);
     (void)nftw(tier_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     bench_scan(tier_dir);
-    (void)nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(int argc, char **argv)
