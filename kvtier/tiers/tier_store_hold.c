@@ -177,6 +177,8 @@ void tier_hold_release(struct tier_hold **hold)
     struct tier_hold *released = *hold;
 
     *hold = NULL;
+    if (released == NULL)
+        return;
     leave_jobs(released);
     unhold(released, released->first, released->end);
     list_remove(&released->store->holds, &released->in_holds);
