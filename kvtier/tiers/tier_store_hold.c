@@ -176,9 +176,9 @@ void tier_hold_release(struct tier_hold **hold)
 {
     struct tier_hold *released = *hold;
 
-    *hold = NULL;
     if (released == NULL)
         return;
+    *hold = NULL;
     leave_jobs(released);
     unhold(released, released->first, released->end);
     list_remove(&released->store->holds, &released->in_holds);
