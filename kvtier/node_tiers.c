@@ -213,11 +213,17 @@ void node_tiers_prefetch(struct node_tiers *tiers, size_t worker, const struct d
 
 static int create_devices(struct node_tiers *tiers, char why[NODE_TIERS_WHY_BYTES])
 {
+    char device_why[DEVICE_WHY_BYTES];
     int status = device_host_create(&tiers->devices[DEVICE_HOST]);
 
     if (status < 0) {
         snprintf(why, NODE_TIERS_WHY_BYTES, "%s", strerror(-status));
         return status;
+    }
+    if (device_cuda_create(&tiers->devices[DEVICE_CUDA], device_why) < 0) {
+        tiers->devices[DEVICE_CUDA] = NULL;
+        LOG(LOG_INFO, "no_gpu", log_text("why", device_why),
+            log_text("effect", "engines whose memory is the host's are served"));
     }
     return 0;
 }
