@@ -114,6 +114,9 @@ struct exchange {
     double matched_tokens;
     uint32_t matched_count;
     double claimed_tokens;  /* of them: its agent, which was believed, says that they are cached */
+    uint64_t hinted_id;     /* worker whose agent was sent a hint; 0: none was */
+    double promised_tokens; /* of them those at hand: what has to be brought near may be left where
+                             * it is, so nobody is blamed for it */
     uint32_t claimed_count; /* blocks that its agent claims, believed or not */
     enum residency_doubt doubt; /* why its agent was not believed */
     uint32_t making;            /* what is new in the prompt, as the guess numbers it; 0: nothing */

@@ -56,6 +56,9 @@ static void finish_prediction(struct exchange *exchange, const struct answer_usa
     record->predicted_cached_tokens = claimed + guessed < max ? claimed + guessed : max;
     if (exchange->claimed_tokens > max)
         exchange->claimed_tokens = max;
+    if (exchange->promised_tokens > max)
+        exchange->promised_tokens = max;
+    record->claimed_tokens = exchange->claimed_tokens;
 }
 
 /* A worker whose agent is not believed any more is what answers say it is. */
@@ -79,7 +82,7 @@ static void judge_agent(struct exchange *exchange, const struct answer_usage *us
 
     if (relay->sync == NULL)
         return;
-    if (residency_sync_answered(relay->sync, worker->index, exchange->claimed_tokens,
+    if (residency_sync_answered(relay->sync, worker->index, exchange->promised_tokens,
                                 (double)usage->cached_tokens, io_loop_now_ms(relay->io)))
         LOG(LOG_WARN, "agent_quarantined", log_text("worker", worker->name),
             log_text("why", "its engine does not have what it claims"));

@@ -12,6 +12,8 @@
 #include "router/load_share.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
+#include "router/policy/tier_cost.h"
+#include "router/prefetch_hint.h"
 #include "router/relay.h"
 
 /*
@@ -119,6 +121,24 @@ static bool can_anchor(const struct exchange *exchange, const struct residency_a
            (agent->block_tokens > 0 && exchange->plan.source != ANCHOR_SOURCE_NONE);
 }
 
+static void note_claims(struct relay_known *known, const struct residency_match *claims,
+                        const struct residency_agent *agent)
+{
+    const struct tier_facts tiers = {.bytes_per_token = agent->bytes_per_token,
+                                     .cpu_bytes_per_s = agent->cpu_bytes_per_s,
+                                     .ssd_bytes_per_s = agent->ssd_bytes_per_s,
+                                     .cpu_queue_ms = agent->cpu_queue_ms,
+                                     .ssd_queue_ms = agent->ssd_queue_ms};
+
+    known->claimed_count = claims->block_count;
+    known->facts.claimed_bytes = claims->bytes;
+    known->facts.claimed_tokens = claims->tokens;
+    known->facts.claimed_cpu_tokens = claims->cpu_tokens;
+    known->facts.claimed_ssd_tokens = claims->ssd_tokens;
+    known->cpu = tier_cost_cpu(&tiers, claims->cpu_tokens);
+    known->ssd = tier_cost_ssd(&tiers, claims->ssd_tokens);
+}
+
 /* relay->claims and relay->matches are of this prompt. */
 static struct relay_known known_of(const struct exchange *exchange, const struct worker *worker)
 {
@@ -129,11 +149,8 @@ static struct relay_known known_of(const struct exchange *exchange, const struct
     struct ladder_facts *facts = &known.facts;
     uint64_t end = 0;
 
-    if (agent.has_claims) {
-        known.claimed_count = relay->claims[agent.holder].block_count;
-        facts->claimed_bytes = relay->claims[agent.holder].bytes;
-        facts->claimed_tokens = relay->claims[agent.holder].tokens;
-    }
+    if (agent.has_claims)
+        note_claims(&known, &relay->claims[agent.holder], &agent);
     known.matched_count = relay->matches[worker->index].block_count;
     if (known.claimed_count > 0)
         known.matched_count = known.claimed_count + (uint32_t)residency_guess_run(
@@ -152,8 +169,9 @@ static struct relay_known known_of(const struct exchange *exchange, const struct
 }
 
 static struct worker_view view_of(const struct relay *relay, const struct worker *worker,
-                                  const struct ladder_step *step)
+                                  const struct relay_known *known)
 {
+    const struct ladder_step *step = &known->step;
     struct load_sum others = load_share_find(relay->loads, worker->name_hash);
 
     return (struct worker_view){
@@ -161,6 +179,9 @@ static struct worker_view view_of(const struct relay *relay, const struct worker
         .rung = step->rung,
         .matched_tokens = step->matched_tokens,
         .pending_tokens = step->pending_tokens,
+        .near_tokens = step->near_tokens,
+        .cpu = known->cpu,
+        .ssd = known->ssd,
         .in_flight = capped(worker->own.in_flight + others.in_flight),
         .queued_tokens = worker->own.queued_tokens + (double)others.queued_tokens,
         .decoding = capped(worker->own.decoding + others.decoding),
@@ -266,7 +287,7 @@ static size_t fill_views(struct exchange *exchange, struct search *search,
         known->step = ladder_step_of(&prompt, &known->facts);
         is_known |= known->matched_count > 0;
         relay->views[i] =
-            view_of(relay, worker_set_at(relay->workers, relay->views[i].worker), &known->step);
+            view_of(relay, worker_set_at(relay->workers, relay->views[i].worker), known);
     }
     /* What only computes leaves nothing behind that a session would come back for. */
     if (!is_known && count > 1 && api_work(exchange->api) == API_WORK_GENERATE)
@@ -288,6 +309,7 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     exchange->matched_tokens = view->matched_tokens;
     exchange->matched_count = known->matched_count;
     exchange->claimed_tokens = known->step.claimed_tokens;
+    exchange->promised_tokens = known->facts.is_believed ? known->step.near_tokens : 0;
     exchange->claimed_count = known->claimed_count;
     exchange->doubt = known->doubt;
     record->rung = view->rung;
@@ -296,6 +318,25 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     record->claimed_block_count = known->claimed_count;
     record->predicted_cached_tokens = view->matched_tokens;
     record->predicted_ttft_ms = terms->total_ms;
+    record->claimed_tokens = known->step.claimed_tokens;
+    record->cpu_tokens = known->step.cpu_tokens;
+    record->ssd_tokens = known->step.ssd_tokens;
+    record->move_ms = terms->move_ms;
+}
+
+/* What was matched: where it lies, and how it is known. */
+static void count_matched(const struct request_record *record, struct router_stats *stats)
+{
+    const double matched = record->predicted_cached_tokens;
+    const double far = record->cpu_tokens + record->ssd_tokens;
+
+    stats->matched_tokens_total[MATCH_TIER_HBM] += (uint64_t)(matched - far);
+    stats->matched_tokens_total[MATCH_TIER_CPU] += (uint64_t)record->cpu_tokens;
+    stats->matched_tokens_total[MATCH_TIER_SSD] += (uint64_t)record->ssd_tokens;
+    stats->matched_tokens_claimed_total += (uint64_t)record->claimed_tokens;
+    stats->matched_tokens_guessed_total += (uint64_t)(matched - record->claimed_tokens);
+    if (record->move_ms > 0)
+        histogram_observe(&stats->predicted_move_seconds, record->move_ms / 1000);
 }
 
 /* What the worker's agent does not claim, we remember having sent; where it is not believed, what
@@ -316,6 +357,22 @@ static void learn_prompt(struct exchange *exchange)
         });
 }
 
+/* It may wait for a connection, and surely for its turn in the engine. */
+static void hint_prefetch(struct exchange *exchange)
+{
+    const struct request_record *record = &exchange->client->record;
+    struct relay *relay = exchange->relay;
+
+    if (record->ssd_tokens <= 0 || relay->join == NULL || !relay->config.prefetch_hints)
+        return;
+    prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
+                                                      .blocks = exchange->blocks,
+                                                      .block_count = exchange->claimed_count,
+                                                      .within_ms = record->predicted_ttft_ms,
+                                                      .told_id = exchange->hinted_id});
+    exchange->hinted_id = exchange->worker->id;
+}
+
 static void count_attempt(struct exchange *exchange)
 {
     struct worker *worker = exchange->worker;
@@ -323,6 +380,7 @@ static void count_attempt(struct exchange *exchange)
 
     exchange->queued_tokens = uncached > 1 ? uncached : 1;
     exchange->relay->stats.choices_total[exchange->client->record.rung]++;
+    count_matched(&exchange->client->record, &exchange->relay->stats);
     worker->chosen_ms = io_loop_now_ms(exchange->relay->io);
     worker->stats.chosen_total++;
     worker->own.in_flight++;
@@ -334,6 +392,7 @@ static void count_attempt(struct exchange *exchange)
         exchange->relay->stats.choices_doubted_total[exchange->doubt]++;
     if (exchange->prompt_bytes > 0) /* an empty prompt leaves nothing behind */
         learn_prompt(exchange);
+    hint_prefetch(exchange);
 }
 
 static void name_attempt(struct exchange *exchange)

@@ -39,6 +39,8 @@ static const char *const retry_names[] = {RETRY_REASON_ROWS(DIMENSION_NAME)};
 static const char *const result_names[] = {RELOAD_RESULT_ROWS(DIMENSION_NAME)};
 static const char *const phase_names[] = {ABORT_PHASE_ROWS(DIMENSION_NAME)};
 static const char *const side_names[] = {FAULT_SIDE_ROWS(DIMENSION_NAME)};
+static const char *const hint_names[] = {PREFETCH_HINT_ROWS(DIMENSION_NAME)};
+static const char *const tier_names[] = {MATCH_TIER_ROWS(DIMENSION_NAME)};
 static const char *const reject_names[] = {REJECT_REASON_ROWS(DIMENSION_NAME)};
 #define END_NAME(constant, name, meaning) [constant] = name,
 static const char *const end_names[] = {END_REASON_ROWS(END_NAME)};
@@ -54,6 +56,7 @@ static const struct dimension dimension_anchor = {"outcome", anchor_names,
 static const struct dimension dimension_api = DIMENSION(api);
 static const struct dimension dimension_doubt = {"reason", doubt_names, array_count(doubt_names)};
 static const struct dimension dimension_end = {"reason", end_names, array_count(end_names)};
+static const struct dimension dimension_hint = {"outcome", hint_names, array_count(hint_names)};
 static const struct dimension dimension_phase = DIMENSION(phase);
 static const struct dimension dimension_reject = {"reason", reject_names,
                                                   array_count(reject_names)};
@@ -62,6 +65,7 @@ static const struct dimension dimension_retry = {"reason", retry_names, array_co
 static const struct dimension dimension_rung = DIMENSION(rung);
 static const struct dimension dimension_side = DIMENSION(side);
 static const struct dimension dimension_status = DIMENSION(status);
+static const struct dimension dimension_tier = DIMENSION(tier);
 
 /* One row that is a field of struct router_stats. */
 struct stats_row {

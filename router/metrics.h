@@ -69,6 +69,18 @@ struct metrics_map {
     row(FAULT_CLIENT, "client")                                                                    \
     row(FAULT_WORKER, "worker")
 
+#define MATCH_TIER_ROWS(row)                                                                       \
+    row(MATCH_TIER_HBM, "hbm")                    /* at hand, or believed to be */                 \
+    row(MATCH_TIER_CPU, "cpu")                                                                     \
+    row(MATCH_TIER_SSD, "ssd")
+
+#define PREFETCH_HINT_ROWS(row)                                                                    \
+    row(PREFETCH_HINT_SENT, "sent")                                                                \
+    row(PREFETCH_HINT_NOTHING, "nothing")         /* what was on SSD is nearer by now */           \
+    row(PREFETCH_HINT_REPEATED, "repeated")       /* the same request has sent one there */        \
+    row(PREFETCH_HINT_NO_AGENT, "no_agent")       /* none speaks for the worker now */             \
+    row(PREFETCH_HINT_DROPPED, "dropped")         /* Redis is away, or too many notes wait */
+
 #define REJECT_REASON_ROWS(row)                                                                    \
     row(REJECT_BAD_REQUEST, "bad_request")        /* body or head that means nothing: 400 */       \
     row(REJECT_NOT_FOUND, "not_found")            /* no such path: 404 */                          \
@@ -89,6 +101,8 @@ enum retry_reason { RETRY_REASON_ROWS(DIMENSION_CONSTANT) RETRY_REASON_COUNT };
 enum reload_result { RELOAD_RESULT_ROWS(DIMENSION_CONSTANT) RELOAD_RESULT_COUNT };
 enum abort_phase { ABORT_PHASE_ROWS(DIMENSION_CONSTANT) ABORT_PHASE_COUNT };
 enum fault_side { FAULT_SIDE_ROWS(DIMENSION_CONSTANT) FAULT_SIDE_COUNT };
+enum match_tier { MATCH_TIER_ROWS(DIMENSION_CONSTANT) MATCH_TIER_COUNT };
+enum prefetch_hint_outcome { PREFETCH_HINT_ROWS(DIMENSION_CONSTANT) PREFETCH_HINT_COUNT };
 enum reject_reason { REJECT_REASON_ROWS(DIMENSION_CONSTANT) REJECT_REASON_COUNT };
 #undef DIMENSION_CONSTANT
 
@@ -98,6 +112,7 @@ enum {
     METRICS_COUNT_api = API_COUNT,
     METRICS_COUNT_doubt = RESIDENCY_DOUBT_COUNT,
     METRICS_COUNT_end = END_REASON_COUNT,
+    METRICS_COUNT_hint = PREFETCH_HINT_COUNT,
     METRICS_COUNT_phase = ABORT_PHASE_COUNT,
     METRICS_COUNT_reject = REJECT_REASON_COUNT,
     METRICS_COUNT_result = RELOAD_RESULT_COUNT,
@@ -105,6 +120,7 @@ enum {
     METRICS_COUNT_rung = ROUTE_RUNG_COUNT,
     METRICS_COUNT_side = FAULT_SIDE_COUNT,
     METRICS_COUNT_status = STATUS_CLASS_COUNT,
+    METRICS_COUNT_tier = MATCH_TIER_COUNT,
 };
 
 /*

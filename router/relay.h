@@ -58,6 +58,8 @@ struct residency_map;
 struct relay_known {
     struct ladder_facts facts;
     struct ladder_step step;
+    struct worker_tier cpu; /* what its agent claims there, and what that costs */
+    struct worker_tier ssd;
     enum residency_doubt doubt; /* why its agent is not believed */
     uint32_t claimed_count;     /* of the prompt's first blocks: its agent claims them */
     uint32_t matched_count;     /* and behind them we remember having sent it */
@@ -80,6 +82,7 @@ struct relay_config {
     uint64_t worker_cache_tokens; /* 0: as the engine says */
     uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
+    bool prefetch_hints;
     uint32_t panic_percent;             /* see worker_set.h */
     struct option_list session_headers; /* names; the first that a request has is its session */
     struct option_list cors_origins;    /* that may read answers in a browser; borrowed */

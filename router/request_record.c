@@ -74,6 +74,10 @@ static void write_line(const struct request_record *record, uint64_t now_us)
     bool is_chosen = record->worker != NULL;
     bool has_usage = record->has_usage;
     bool is_aborted = record->end != END_OK;
+    double guessed = record->predicted_cached_tokens - record->claimed_tokens;
+    double far = record->cpu_tokens + record->ssd_tokens;
+    bool is_moved = far > 0;
+    double near = record->predicted_cached_tokens > far ? record->predicted_cached_tokens - far : 0;
     const struct log_field fields[] = {
         log_text("request_id", record->request_id),
         log_text(is_chosen ? "attempt_id" : NULL, record->attempt_id),
@@ -97,6 +101,13 @@ static void write_line(const struct request_record *record, uint64_t now_us)
                 record->claimed_block_count),
         log_u64(is_chosen ? "predicted_cached_tokens" : NULL,
                 (uint64_t)record->predicted_cached_tokens),
+        log_u64(record->claimed_tokens > 0 ? "claimed_tokens" : NULL,
+                (uint64_t)record->claimed_tokens),
+        log_u64(guessed >= 1 ? "guessed_tokens" : NULL, (uint64_t)guessed),
+        log_u64(is_moved ? "matched_hbm_tokens" : NULL, (uint64_t)near),
+        log_u64(is_moved ? "matched_cpu_tokens" : NULL, (uint64_t)record->cpu_tokens),
+        log_u64(is_moved ? "matched_ssd_tokens" : NULL, (uint64_t)record->ssd_tokens),
+        log_decimal(is_moved ? "move_ms" : NULL, record->move_ms),
         log_u64(record->has_cached ? "cached_tokens" : NULL, record->cached_tokens),
         log_u64(has_usage ? "prompt_tokens" : NULL, record->prompt_tokens),
         log_u64(has_usage ? "completion_tokens" : NULL, record->completion_tokens),

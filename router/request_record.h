@@ -54,6 +54,10 @@ struct request_record {
     uint32_t claimed_block_count; /* of them, by the worker's agent */
     double predicted_ttft_ms;
     double predicted_cached_tokens;
+    double claimed_tokens; /* of them, by an agent that is believed; the others are guessed */
+    double cpu_tokens;     /* of them, to be brought from CPU memory */
+    double ssd_tokens;     /* of them, to be brought from SSD */
+    double move_ms;        /* that this is predicted to take */
     bool has_usage;
     bool has_cached;
     bool is_done_missing; /* the stream was whole but for its API's last event */

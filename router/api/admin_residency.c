@@ -65,8 +65,10 @@ static int write_agent(struct buf *body, const struct residency_meta *meta)
                ? status
                : buf_printf(body,
                             ",\"block_tokens\":%" PRIu32 ",\"cache_tokens\":%" PRIu64
-                            ",\"has_anchors\":%s}",
-                            meta->block_tokens, meta->cache_tokens, word_of(meta->has_anchors));
+                            ",\"has_anchors\":%s,\"bytes_per_token\":%" PRIu32
+                            ",\"cpu_bytes_per_s\":%" PRIu64 ",\"ssd_bytes_per_s\":%" PRIu64 "}",
+                            meta->block_tokens, meta->cache_tokens, word_of(meta->has_anchors),
+                            meta->bytes_per_token, meta->cpu_bytes_per_s, meta->ssd_bytes_per_s);
 }
 
 static int write_replica(struct buf *body, const struct residency_sync_view *view)
@@ -76,12 +78,14 @@ static int write_replica(struct buf *body, const struct residency_sync_view *vie
         ",\"state\":\"%s\",\"believed\":%s,\"doubt\":\"%s\",\"lease\":%s,\"lease_age_ms\":%" PRIu64
         ",\"whole\":%s,\"life\":\"%016" PRIx64 "-%" PRIu32 "\",\"sequence\":%" PRIu64
         ",\"lag\":%" PRIu64 ",\"records\":%" PRIu64 ",\"hbm\":%" PRIu64 ",\"cpu\":%" PRIu64
-        ",\"ssd\":%" PRIu64 ",\"refused\":%" PRIu64,
+        ",\"ssd\":%" PRIu64 ",\"refused\":%" PRIu64 ",\"cpu_queue_ms\":%" PRIu32
+        ",\"ssd_queue_ms\":%" PRIu32,
         residency_sync_state_name(view->state), word_of(view->doubt == RESIDENCY_DOUBT_NONE),
         residency_doubt_name(view->doubt), word_of(view->has_lease), view->lease_age_ms,
         word_of(view->lease.is_whole), view->life.epoch, view->life.generation, view->sequence,
         view->lag, view->record_count, view->tier_counts[0], view->tier_counts[1],
-        view->tier_counts[2], view->refused_count);
+        view->tier_counts[2], view->refused_count, view->lease.cpu_queue_ms,
+        view->lease.ssd_queue_ms);
 }
 
 static int write_history(struct buf *body, const struct residency_sync_view *view)

@@ -18,6 +18,7 @@
 #include "router/policy/ladder.h"
 #include "router/policy/policy.h"
 #include "router/policy/policy_defaults.h"
+#include "router/policy/tier_cost.h"
 #include "router/prompt/prompt_root.h"
 #include "router/prompt/prompt_stream.h"
 
@@ -45,9 +46,14 @@ static const char usage[] =
     "many each shares with the earlier ones. --api chat, completions, responses or messages says\n"
     "whose the files behind it are; without it that is taken from their fields. With workers,\n"
     "ranks them for the last body as a router would. Keys of a worker: matched (leading blocks it\n"
-    "holds), claimed (of them, by an agent that is believed), pending (the last of them, still\n"
-    "being made), queued (uncached prompt tokens ahead), in-flight (requests), decoding, running,\n"
-    "waiting, rate (prefill tokens per ms). --session is what a session header of the last\n"
+    "holds), claimed (of them, by an agent that is believed), ssd (the last of those, on SSD), "
+    "cpu\n"
+    "(those before them, in CPU memory), pending (the last of matched, still being made), queued\n"
+    "(uncached prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate "
+    "(prefill\n"
+    "tokens per ms); of its tiers: token-bytes, cpu-rate and ssd-rate (bytes per s), cpu-queue "
+    "and\n"
+    "ssd-queue (ms). --session is what a session header of the last\n"
     "request says: where no worker holds any of it, the session's own worker has the rung\n"
     "affinity, and CREDIT ms less to compare. Which worker that is depends on their names: write\n"
     "them as urls, http://host:port.\n"
@@ -60,6 +66,9 @@ struct shown_worker {
     double matched_blocks; /* leading ones that it holds */
     double claimed_blocks; /* of them, by its agent, which is believed */
     double pending_blocks; /* of them, the last ones, still being made */
+    double ssd_blocks;     /* of the claimed ones the last, on SSD */
+    double cpu_blocks;     /* and those before them, in CPU memory */
+    struct tier_facts tiers;
 };
 
 struct prompt {
@@ -86,10 +95,40 @@ struct explain {
 
 /* ---- arguments ---- */
 
+/* False: it is no key of its tiers, or a rate. */
+static bool set_tier_key(struct shown_worker *worker, struct slice name, double number)
+{
+    if (slice_eq(name, SLICE("ssd")))
+        worker->ssd_blocks = number;
+    else if (slice_eq(name, SLICE("cpu")))
+        worker->cpu_blocks = number;
+    else if (slice_eq(name, SLICE("token-bytes")))
+        worker->tiers.bytes_per_token = (uint32_t)number;
+    else if (slice_eq(name, SLICE("cpu-queue")))
+        worker->tiers.cpu_queue_ms = (uint32_t)number;
+    else if (slice_eq(name, SLICE("ssd-queue")))
+        worker->tiers.ssd_queue_ms = (uint32_t)number;
+    else
+        return false;
+    return true;
+}
+
 static int set_key(struct shown_worker *worker, const char *key, size_t key_len, double number)
 {
     struct slice name = slice_of(key, key_len);
 
+    if (slice_eq(name, SLICE("cpu-rate"))) {
+        worker->tiers.cpu_bytes_per_s = (uint64_t)number;
+        return 0;
+    }
+    if (slice_eq(name, SLICE("ssd-rate"))) {
+        worker->tiers.ssd_bytes_per_s = (uint64_t)number;
+        return 0;
+    }
+    if (number >= 1e9) /* of rates only */
+        return -EINVAL;
+    if (set_tier_key(worker, name, number))
+        return 0;
     if (slice_eq(name, SLICE("matched"))) {
         worker->matched_blocks = number;
     } else if (slice_eq(name, SLICE("claimed"))) {
@@ -142,7 +181,7 @@ static int read_worker(struct explain *explain, const char *text)
         double number = key[key_len] == '=' ? strtod(key + key_len + 1, &end) : -1;
 
         if (end == NULL || end == key + key_len + 1 || (*end != ',' && *end != '\0') ||
-            !(number >= 0 && number < 1e9) || set_key(worker, key, key_len, number) < 0) {
+            !(number >= 0 && number < 1e15) || set_key(worker, key, key_len, number) < 0) {
             fprintf(stderr, "samovar explain: --worker %s: \"%.*s\" is not understood\n%s", text,
                     (int)strcspn(key, ","), key, usage);
             return -EINVAL;
@@ -370,18 +409,32 @@ static uint64_t end_of(const struct prompt_blocks *blocks, double count)
     return last > 0 ? blocks->blocks[last - 1].end : 0;
 }
 
+/* How many of prompt's tokens lie between its first count blocks and the first less of them. */
+static double tokens_between(const struct ladder_prompt *prompt, const struct prompt_blocks *blocks,
+                             double count, double less)
+{
+    uint64_t bytes = end_of(blocks, count) - end_of(blocks, count > less ? count - less : 0);
+
+    return prompt->bytes > 0 ? prompt->tokens * (double)bytes / (double)prompt->bytes : 0;
+}
+
 static void fill_view(struct shown_worker *worker, const struct prompt_blocks *blocks)
 {
     struct ladder_prompt prompt = {blocks->bytes, prompt_tokens(blocks)};
     uint64_t claimed = end_of(blocks, worker->claimed_blocks);
     uint64_t matched = end_of(blocks, worker->matched_blocks);
     double settled_blocks = worker->matched_blocks - worker->pending_blocks;
+    double above_ssd = worker->claimed_blocks - worker->ssd_blocks;
     struct ladder_facts facts = {
         .is_believed = worker->claimed_blocks > 0,
         .claimed_bytes = claimed,
         /* as an agent would count them */
         .claimed_tokens =
             blocks->bytes > 0 ? prompt.tokens * (double)claimed / (double)blocks->bytes : 0,
+        .claimed_cpu_tokens =
+            tokens_between(&prompt, blocks, above_ssd > 0 ? above_ssd : 0, worker->cpu_blocks),
+        .claimed_ssd_tokens =
+            tokens_between(&prompt, blocks, worker->claimed_blocks, worker->ssd_blocks),
         .guessed_bytes = matched > claimed ? matched - claimed : 0,
         .pending_bytes = matched - end_of(blocks, settled_blocks > 0 ? settled_blocks : 0),
     };
@@ -390,6 +443,9 @@ static void fill_view(struct shown_worker *worker, const struct prompt_blocks *b
     worker->view.rung = step.rung;
     worker->view.matched_tokens = step.matched_tokens;
     worker->view.pending_tokens = step.pending_tokens;
+    worker->view.near_tokens = step.near_tokens;
+    worker->view.cpu = tier_cost_cpu(&worker->tiers, step.cpu_tokens);
+    worker->view.ssd = tier_cost_ssd(&worker->tiers, step.ssd_tokens);
 }
 
 static void rank(struct explain *explain)
@@ -417,16 +473,19 @@ static void rank(struct explain *explain)
     explain->policy->choose(state, &query, views, explain->worker_count, order, terms);
     printf("\npolicy %s, about %.0f prompt tokens; milliseconds\n", explain->policy->name,
            query.prompt_tokens);
-    printf("  %-4s  %-24s  %-8s  %8s  %8s  %8s  %8s  %8s  %8s  %8s\n", "RANK", "WORKER", "RUNG",
-           "MATCHED", "QUEUE", "MOVE", "PREFILL", "DECODE", "TOTAL", "CREDIT");
+    printf("  %-4s  %-24s  %-8s  %8s  %8s  %8s  %8s  %8s  %8s  %8s  %8s  %8s\n", "RANK", "WORKER",
+           "RUNG", "MATCHED", "CPU", "SSD", "QUEUE", "MOVE", "PREFILL", "DECODE", "TOTAL",
+           "CREDIT");
     for (size_t i = 0; i < explain->worker_count; i++) {
         const struct shown_worker *worker = &explain->workers[order[i]];
         const struct route_terms *term = &terms[order[i]];
 
-        printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f\n", i + 1,
-               worker->name_len, worker->text, route_rung_name(views[order[i]].rung),
-               worker->view.matched_tokens, term->queue_ms, term->move_ms, term->prefill_ms,
-               term->decode_ms, term->total_ms, term->affinity_ms - term->copy_ms);
+        printf("  %-4zu  %-24.*s  %-8s  %8.0f  %8.0f  %8.0f  %8.1f  %8.1f  %8.1f  %8.1f  %8.1f  "
+               "%8.1f\n",
+               i + 1, worker->name_len, worker->text, route_rung_name(views[order[i]].rung),
+               worker->view.matched_tokens, worker->view.cpu.tokens, worker->view.ssd.tokens,
+               term->queue_ms, term->move_ms, term->prefill_ms, term->decode_ms, term->total_ms,
+               term->affinity_ms - term->copy_ms);
     }
     policy_state_destroy(state);
 }

@@ -97,6 +97,13 @@ void join_configure(struct join *join, uint64_t anchor_bytes_min, uint32_t ancho
     token_asker_set_rate_max(join->asker, anchor_rate_max);
 }
 
+int join_post(struct join *join, const struct worker *worker, const struct residency_note *note,
+              const struct residency_note_block *blocks, size_t block_count)
+{
+    return note_post_add(join->post, (struct note_receiver){worker->id, worker->name}, note, blocks,
+                         block_count);
+}
+
 void join_forget_worker(struct join *join, const struct worker *worker)
 {
     token_asker_forget_worker(join->asker, worker->index);

@@ -14,6 +14,7 @@
 #include "backends/io_loop.h"
 #include "backends/json/json_scan.h"
 #include "backends/redis/redis_link.h"
+#include "backends/runtime/must_check.h"
 #include "backends/worker_set.h"
 #include "router/join/anchor_trust.h"
 #include "router/join/handover.h"
@@ -71,6 +72,11 @@ static inline void join_note_lag(struct join *join, uint64_t lag_ms)
 
 /* Private to router/join: takes lot, whose blocks the guess forgets when it is due. */
 void join_hand_over(struct join *join, struct handover_lot lot);
+
+/* A note to worker's agent that is of no attempt. As note_post_add(). */
+MUST_CHECK int join_post(struct join *join, const struct worker *worker,
+                         const struct residency_note *note,
+                         const struct residency_note_block *blocks, size_t block_count);
 
 /* Its process is another one, or gone. */
 void join_forget_worker(struct join *join, const struct worker *worker);

@@ -46,6 +46,9 @@ struct ladder_step ladder_step_of(const struct ladder_prompt *prompt,
         .rung = rung_of(facts),
         .matched_tokens = claimed + tokens_of(prompt, facts->guessed_bytes),
         .claimed_tokens = facts->is_believed ? claimed : 0,
+        .near_tokens = claimed - facts->claimed_cpu_tokens - facts->claimed_ssd_tokens,
+        .cpu_tokens = facts->claimed_cpu_tokens,
+        .ssd_tokens = facts->claimed_ssd_tokens,
         .pending_tokens = tokens_of(prompt, facts->pending_bytes),
     };
 }

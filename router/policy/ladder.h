@@ -23,20 +23,25 @@ struct ladder_prompt {
 /* What is known of one worker. A run begins with the prompt's first block, or, the guess's, behind
  * the claimed one. */
 struct ladder_facts {
-    bool is_believed;       /* its agent is, now */
-    bool is_whole;          /* and it knows all, so that what it does not claim is not there */
-    bool can_anchor;        /* prompts of this kind can become known to it */
-    uint64_t claimed_bytes; /* of the run that its agent claims, or claimed when last believed */
-    double claimed_tokens;  /* of them, as the agent counts: those in blocks that the engine can
-                             * find; 0 where text is shared, and its tokens are not */
-    uint64_t guessed_bytes; /* of the run that was sent there, behind the claimed one */
-    uint64_t pending_bytes; /* of them still being made */
+    bool is_believed;          /* its agent is, now */
+    bool is_whole;             /* and it knows all, so that what it does not claim is not there */
+    bool can_anchor;           /* prompts of this kind can become known to it */
+    uint64_t claimed_bytes;    /* of the run that its agent claims, or claimed when last believed */
+    double claimed_tokens;     /* of them, as the agent counts: those in blocks that the engine can
+                                * find; 0 where text is shared, and its tokens are not */
+    double claimed_cpu_tokens; /* of them, those that have to be brought from CPU memory, */
+    double claimed_ssd_tokens; /* and from SSD */
+    uint64_t guessed_bytes;    /* of the run that was sent there, behind the claimed one */
+    uint64_t pending_bytes;    /* of them still being made */
 };
 
 struct ladder_step {
     enum route_rung rung;
     double matched_tokens; /* claimed and guessed */
     double claimed_tokens; /* of them claimed by an agent that is believed: exact */
+    double near_tokens;    /* of matched_tokens, those before the first that has to be moved */
+    double cpu_tokens;     /* of matched_tokens, as the claims have it, believed or not */
+    double ssd_tokens;
     double pending_tokens;
 };
 

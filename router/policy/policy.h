@@ -48,13 +48,25 @@ struct route_query {
     uint64_t affinity_key;
 };
 
+/* What of a prompt lies in one tier below the engine's own memory, and what it costs to bring it
+ * from there (tier_cost.h). */
+struct worker_tier {
+    double tokens; /* 0: nothing, and nothing else matters */
+    double ms_per_token;
+    double queue_ms; /* before it begins */
+};
+
 /* What may be known of one eligible worker at one moment. */
 struct worker_view {
-    uint32_t worker;       /* index in worker_set */
-    uint64_t name_hash;    /* of its name, the same on every router */
-    enum route_rung rung;  /* best knowledge about this prefix on this worker */
-    double matched_tokens; /* longest prefix believed there, in any tier */
-    double pending_tokens; /* part of matched_tokens that an earlier request is still making */
+    uint32_t worker;        /* index in worker_set */
+    uint64_t name_hash;     /* of its name, the same on every router */
+    enum route_rung rung;   /* best knowledge about this prefix on this worker */
+    double matched_tokens;  /* longest prefix believed there, in any tier */
+    double pending_tokens;  /* part of matched_tokens that an earlier request is still making */
+    double near_tokens;     /* of matched_tokens, those before the first that has to be moved; where
+                             * none has, it does not matter */
+    struct worker_tier cpu; /* of matched_tokens, behind the near ones */
+    struct worker_tier ssd; /* and behind those */
     /* These three: of ours, and of the routers that share their load with us. */
     uint32_t in_flight;        /* requests sent there and not ended */
     double queued_tokens;      /* uncached prompt tokens sent there without a first byte yet */

@@ -17,10 +17,15 @@
  *   queue   = (max(queued, pending) + waiting_f * FOREIGN_PROMPT_TOKENS) / rate
  *             What is ahead of us. queued: our own uncached tokens there, counted from the moment
  *             of choice. pending tokens are a hit, but not before their maker is done.
- *   move    = 0 until tiers below the engine exist.
  *   prefill = (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate
  *             n prompt tokens of which c are held: linear work plus attention, which grows with
  *             position: the sum of it from c to n is proportional to n^2 - c^2.
+ *   move    = for CPU memory and SSD each, where something is brought from it:
+ *             the tier's own queue + its tokens * ms a token.
+ *             A prefix is only of use from its beginning, so there are three ways: bring nothing
+ *             (c = what is near), what is in CPU memory, or that and what is on SSD (c = all that
+ *             matched). The one with the least move + prefill is meant; what is not brought is
+ *             computed. Of equal ones the one that computes less.
  *   decode  = per_request * (steps * (decoding + running_f)
  *                            + BATCH_SHARE * answer * (in_flight + waiting_f + running_f))
  *             First part: each prefill step (CHUNK_TOKENS) of ours also carries a token for every
@@ -110,6 +115,13 @@ static double held_tokens(const struct worker_view *view, const struct route_que
                                                        : query->prompt_tokens;
 }
 
+/* How a worker best comes by what it does not have at hand. */
+struct plan {
+    double held_tokens; /* at hand, or brought near */
+    double move_ms;
+    double prefill_ms;
+};
+
 static double queue_ms(const struct worker_view *view, struct policy_foreign_load foreign)
 {
     double tokens = at_least(view->queued_tokens, view->pending_tokens);
@@ -117,18 +129,50 @@ static double queue_ms(const struct worker_view *view, struct policy_foreign_loa
     return (tokens + foreign.waiting * FOREIGN_PROMPT_TOKENS) / rate(view);
 }
 
-static double prefill_ms(const struct worker_view *view, const struct route_query *query)
+/* With held tokens of the prompt. */
+static double prefill_ms(const struct worker_view *view, const struct route_query *query,
+                         double held)
 {
     const double n = query->prompt_tokens;
-    const double c = held_tokens(view, query);
+    const double c = held < n ? held : n;
 
     return (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate(view);
 }
 
-static double decode_ms(const struct worker_view *view, const struct route_query *query,
-                        struct policy_foreign_load foreign)
+static double tier_ms(const struct worker_tier *tier)
 {
-    const double steps = ceil((query->prompt_tokens - held_tokens(view, query)) / CHUNK_TOKENS);
+    return tier->tokens > 0 ? tier->queue_ms + tier->tokens * tier->ms_per_token : 0;
+}
+
+static struct plan plan_with(const struct worker_view *view, const struct route_query *query,
+                             double held, double move_ms)
+{
+    return (struct plan){held, move_ms, prefill_ms(view, query, held)};
+}
+
+static struct plan quicker(struct plan more_held, struct plan less_held)
+{
+    return more_held.move_ms + more_held.prefill_ms <= less_held.move_ms + less_held.prefill_ms
+               ? more_held
+               : less_held;
+}
+
+static struct plan plan_of(const struct worker_view *view, const struct route_query *query)
+{
+    const double cpu_ms = tier_ms(&view->cpu), ssd_ms = tier_ms(&view->ssd);
+    struct plan plan = plan_with(view, query, view->matched_tokens, cpu_ms + ssd_ms);
+
+    if (view->ssd.tokens > 0)
+        plan = quicker(plan, plan_with(view, query, view->near_tokens + view->cpu.tokens, cpu_ms));
+    if (view->cpu.tokens > 0)
+        plan = quicker(plan, plan_with(view, query, view->near_tokens, 0));
+    return plan;
+}
+
+static double decode_ms(const struct worker_view *view, const struct route_query *query,
+                        struct policy_foreign_load foreign, double held)
+{
+    const double steps = ceil(at_least(query->prompt_tokens - held, 0) / CHUNK_TOKENS);
     const double asked = query->answer_tokens > 0 ? query->answer_tokens : ANSWER_TOKENS_DEFAULT;
     const double answer = asked < ANSWER_TOKENS_MAX ? asked : ANSWER_TOKENS_MAX;
     const double now = view->decoding + foreign.running;
@@ -175,8 +219,8 @@ static double affinity_ms(const struct worker_view *view, const struct route_que
     if (view->rung != ROUTE_RUNG_AFFINITY)
         return 0;
     if (query->affinity == ROUTE_AFFINITY_SESSION)
-        return prefill_ms(view, query) + AFFINITY_MARGIN_MS;
-    return AFFINITY_BLOCK_SHARE * prefill_ms(view, query);
+        return prefill_ms(view, query, view->matched_tokens) + AFFINITY_MARGIN_MS;
+    return AFFINITY_BLOCK_SHARE * prefill_ms(view, query, view->matched_tokens);
 }
 
 static double copy_ms(const struct worker_view *view, const struct route_query *query,
@@ -221,10 +265,12 @@ static struct route_terms predict(const struct policy_state *state, const struct
 {
     const struct policy_foreign_load foreign =
         policy_foreign_load(view, means->foreign, query->now_ms);
+    const struct plan plan = plan_of(view, query);
     struct route_terms terms = {
         .queue_ms = queue_ms(view, foreign),
-        .prefill_ms = prefill_ms(view, query),
-        .decode_ms = decode_ms(view, query, foreign),
+        .move_ms = plan.move_ms,
+        .prefill_ms = plan.prefill_ms,
+        .decode_ms = decode_ms(view, query, foreign, plan.held_tokens),
         .affinity_ms = affinity_ms(view, query),
         .copy_ms = copy_ms(view, query, means->pending_tokens),
     };

@@ -188,10 +188,15 @@ struct residency_agent {
     bool is_whole;    /* the agent knows all that its engine holds, so what it does not claim is not
                        * there */
     enum residency_doubt doubt;
-    uint32_t holder;         /* in the index; where has_claims */
-    uint32_t block_tokens;   /* engine block; 0: not known, so no anchors can be named */
-    bool has_anchors;        /* the agent hears them from the engine itself */
-    uint32_t text_depth_max; /* blocks of a prompt that the agent can take in */
+    uint32_t holder;          /* in the index; where has_claims */
+    uint32_t block_tokens;    /* engine block; 0: not known, so no anchors can be named */
+    bool has_anchors;         /* the agent hears them from the engine itself */
+    uint32_t text_depth_max;  /* blocks of a prompt that the agent can take in */
+    uint32_t bytes_per_token; /* this and the next four as in residency_meta and residency_lease */
+    uint64_t cpu_bytes_per_s;
+    uint64_t ssd_bytes_per_s;
+    uint32_t cpu_queue_ms;
+    uint32_t ssd_queue_ms;
 };
 
 /* Each holder of which an agent has claims is below it: a match need not ask about more. */

@@ -80,10 +80,15 @@ struct residency_agent residency_sync_agent(const struct residency_sync *sync, u
                        !claim_trust_is_quarantined(&replica->trust, now_ms);
     agent.holder = replica->shown.holder;
     agent.is_whole = replica->lease.is_whole;
+    agent.cpu_queue_ms = replica->lease.cpu_queue_ms;
+    agent.ssd_queue_ms = replica->lease.ssd_queue_ms;
     if (replica->has_meta) {
         agent.block_tokens = replica->meta.block_tokens;
         agent.has_anchors = replica->meta.has_anchors;
         agent.text_depth_max = replica->meta.text_depth_max;
+        agent.bytes_per_token = replica->meta.bytes_per_token;
+        agent.cpu_bytes_per_s = replica->meta.cpu_bytes_per_s;
+        agent.ssd_bytes_per_s = replica->meta.ssd_bytes_per_s;
     }
     return agent;
 }

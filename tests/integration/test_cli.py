@@ -297,6 +297,18 @@ def test_workers_are_ranked_as_a_router_would():
                                           stdin=body)
 
 
+def test_what_lies_in_other_tiers_is_weighed_as_a_router_would():
+    body = chat("a" * 60000)
+    disk = "disk,matched=200,claimed=200,ssd=150"
+    text = printed("explain", "--worker", "cold", "--worker", disk, stdin=body)
+    assert ranks(text) == ["disk", "cold"]
+    assert re.search(r"^  1 +disk +exact +\d{4,} +0 +\d{4,} +0\.0 +[1-9]", text, re.MULTILINE), text
+    slow = printed("explain", "--worker", "cold", "--worker",
+                   f"{disk},ssd-queue=9000,queued=9000,cpu-rate=2e9", stdin=body)
+    assert ranks(slow) == ["cold", "disk"]
+    assert re.search(r"^  2 +disk( +\S+){5} +0\.0 ", slow, re.MULTILINE), "nothing is moved"
+
+
 def test_a_session_has_its_worker_where_nobody_holds_the_prompt():
     workers = [word for name in "abc" for word in ("--worker", f"http://{name}:8000")]
     homes = {}

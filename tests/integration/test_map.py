@@ -15,7 +15,7 @@ from peers.map_agent import EXPLAIN_SECRET, MapAgent, blocks_of
 from peers.openai_api import CHAT
 from peers.process import REPO, program, wait_until
 from peers.redis_server import RedisClient, RedisServer
-from peers.residency_wire import CPU, HBM
+from peers.residency_wire import CPU, HBM, PREFETCH, SSD, unpack_notes
 
 PREFIX = "You are a careful assistant who knows everything about samovars. " * 60
 
@@ -213,6 +213,116 @@ def test_a_worker_whose_agent_holds_more_in_slower_memory_is_found_too(world):
     assert world.ask(prompt(1))["worker"] == world.fleet[1].url
     row = world.row(world.fleet[1])
     assert (row["hbm"], row["cpu"]) == (0, row["records"])
+
+
+def test_what_has_to_be_moved_is_told_apart_and_priced(world):
+    """The first half in HBM, a quarter in CPU memory, a quarter on SSD, at rates that it says."""
+    agent = world.agent(world.fleet[1], bytes_per_token=10**6, cpu_bytes_per_s=10**11,
+                        ssd_bytes_per_s=10**10)
+    blocks = agent.hold(prompt(1, 8000), tiers=HBM)
+    tokens = [int(end * 0.25) for _, end in blocks]
+    half, three = len(blocks) // 2, len(blocks) * 3 // 4
+    agent.say([(blocks[i][0], tokens[i], HBM | CPU if i < half else CPU | SSD if i < three else SSD)
+               for i in range(len(blocks))])
+    world.wait(world.fleet[1], believed=True, sequence=2)
+
+    line = world.ask(prompt(1, 8000))
+
+    hbm, cpu = tokens[half - 1], tokens[three - 1] - tokens[half - 1]
+    ssd = tokens[-1] - tokens[three - 1]
+    assert (line["worker"], line["rung"]) == (world.fleet[1].url, "exact")
+    assert (line["matched_hbm_tokens"], line["matched_cpu_tokens"],
+            line["matched_ssd_tokens"]) == (hbm, cpu, ssd)
+    assert line["claimed_tokens"] == line["predicted_cached_tokens"] == tokens[-1]
+    assert "guessed_tokens" not in line
+    assert line["move_ms"] == pytest.approx(cpu / 100 + ssd / 10, abs=0.1)
+    metrics = world.router.metrics()
+    assert [metrics[f'samovar_router_matched_tokens_total{{tier="{tier}"}}']
+            for tier in ("hbm", "cpu", "ssd")] == [hbm, cpu, ssd]
+    assert world.router.metric_sum("samovar_router_matched_tokens_claimed_total") == tokens[-1]
+    assert world.router.metric_sum("samovar_router_predicted_move_seconds_count") == 1
+    assert world.row(world.fleet[1])["agent"]["ssd_bytes_per_s"] == 10**10
+
+
+def hints_to(agent):
+    """What its stream of notes asks to bring nearer."""
+    entries = agent.redis.call("XRANGE", agent.key("in"), "-", "+")
+    notes = [note for _, fields in entries for note in unpack_notes(fields[1], agent.fingerprint)]
+    return [note for note in notes if note.kind == PREFETCH]
+
+
+def hints(world):
+    """How many of each outcome."""
+    rows = re.findall(r'^samovar_router_prefetch_hints_total\{outcome="(\w+)"\} (\d+)$',
+                      world.router.admin("/metrics").read_all().decode(), re.MULTILINE)
+    return {outcome: int(count) for outcome, count in rows if int(count) > 0}
+
+
+def test_blocks_on_ssd_only_are_asked_for_once_with_a_deadline(world):
+    agent = world.agent(world.fleet[1])
+    blocks = agent.hold(prompt(1, 8000), tiers=SSD)
+    near = [(hash_, int(end * 0.25), HBM if i < 4 else CPU | SSD)
+            for i, (hash_, end) in enumerate(blocks[:10])]
+    agent.say(near)
+    world.wait(world.fleet[1], believed=True, sequence=2)
+
+    line = world.ask(prompt(1, 8000))
+    wait_until(lambda: hints_to(agent), "the agent is told")
+
+    assert line["matched_ssd_tokens"] > 0
+    hint, = hints_to(agent)
+    assert [hash_ for hash_, _ in hint.blocks] == [hash_ for hash_, _ in blocks[10:]]
+    assert [size for _, size in hint.blocks] == [
+        blocks[i][1] - blocks[i - 1][1] for i in range(10, len(blocks))]
+    assert hint.start == blocks[9][0]
+    assert 200 <= hint.attempt <= 60000, "its deadline"
+    assert hints(world) == {"sent": 1}
+    assert world.router.metric_sum("samovar_router_prefetch_hint_blocks_total") == len(blocks) - 10
+
+
+def test_nothing_is_asked_for_where_nothing_is_on_ssd_only(world):
+    agent = world.agent(world.fleet[1])
+    agent.hold(prompt(1), tiers=CPU | SSD)
+    world.wait(world.fleet[1], believed=True)
+
+    world.ask(prompt(1))
+    world.ask(prompt(2))
+
+    assert hints(world) == {}
+
+
+def test_hints_can_be_switched_off(start_world):
+    world = start_world(2, "--prefetch-hints=false")
+    agent = world.agent(world.fleet[1])
+    agent.hold(prompt(1), tiers=SSD)
+    world.wait(world.fleet[1], believed=True)
+
+    assert world.ask(prompt(1))["matched_ssd_tokens"] > 0
+
+    assert hints(world) == {} and hints_to(agent) == []
+
+
+def test_what_is_only_remembered_is_said_to_be_guessed(world):
+    world.ask(prompt(1))
+    line = world.ask(prompt(1))
+
+    assert line["rung"] == "guess" and line["guessed_tokens"] == line["predicted_cached_tokens"] > 0
+    assert "claimed_tokens" not in line and "matched_hbm_tokens" not in line
+    assert world.router.metric_sum("samovar_router_matched_tokens_guessed_total") > 0
+
+
+def test_an_offer_from_slower_memory_that_is_not_taken_up_is_no_lie(start_world):
+    """The engine may go without what would have to be moved: nobody is blamed for it."""
+    world = start_world(1, cached_tokens=0)
+    agent = world.agent(world.fleet[0])
+    for number in range(30):
+        agent.hold(prompt(number), tiers=CPU)
+    world.wait(world.fleet[0], believed=True, sequence=30)
+
+    for number in range(30):
+        assert world.ask(prompt(number))["rung"] == "exact"
+
+    assert world.row(world.fleet[0])["quarantines_total"] == 0
 
 
 def test_fifty_simultaneous_requests_with_one_new_prefix_do_not_scatter(start_world):

@@ -27,6 +27,23 @@ Test(ladder, a_claimed_run_is_exact_and_goes_on_with_what_was_sent)
     cr_assert(eq(dbl, step.pending_tokens, 100));
 }
 
+Test(ladder, what_has_to_be_moved_is_part_of_the_claims)
+{
+    struct ladder_facts facts = {.is_believed = true,
+                                 .claimed_bytes = 2000,
+                                 .claimed_tokens = 500,
+                                 .claimed_cpu_tokens = 100,
+                                 .claimed_ssd_tokens = 300};
+
+    struct ladder_step step = ladder_step_of(&prompt, &facts);
+
+    cr_assert(eq(dbl, step.matched_tokens, 500));
+    cr_assert(eq(dbl, step.claimed_tokens, 500));
+    cr_assert(eq(dbl, step.near_tokens, 100));
+    cr_assert(eq(dbl, step.cpu_tokens, 100));
+    cr_assert(eq(dbl, step.ssd_tokens, 300));
+}
+
 /* Tools in front of another system prompt: the text is shared, and the template puts it elsewhere.
  */
 Test(ladder, a_claimed_run_without_tokens_promises_none)

@@ -3,6 +3,7 @@
 #include "router/policy/policy.h"
 
 #include "router/policy/affinity.h"
+#include "router/policy/tier_cost.h"
 #include "tests/support/leak_check.h"
 
 #include <criterion/criterion.h>
@@ -192,6 +193,140 @@ Test(policy_ttft, the_terms_are_the_formula)
     cr_assert(epsilon_eq(dbl, terms->prefill_ms, 2000 * (1 + 0.76e-9 / 110e-6 * 4000) / 8, 1e-9));
     cr_assert(epsilon_eq(dbl, terms->decode_ms, 0, 1e-9));
     cr_assert(epsilon_eq(dbl, terms->total_ms, terms->queue_ms + terms->prefill_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+/* 8,000 tokens that have to be computed: 1055 ms. The same from CPU memory by the defaults: 52 ms,
+ * from SSD: 350 ms. */
+static void give_far(struct worker_view *view, double cpu_tokens, double ssd_tokens,
+                     struct tier_facts facts)
+{
+    view->matched_tokens = view->near_tokens + cpu_tokens + ssd_tokens;
+    view->cpu = tier_cost_cpu(&facts, cpu_tokens);
+    view->ssd = tier_cost_ssd(&facts, ssd_tokens);
+}
+
+Test(policy_ttft, moving_costs_the_tiers_queue_and_its_bytes)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    fleet.views[0].near_tokens = 1000;
+    give_far(&fleet.views[0], 2000, 4000,
+             (struct tier_facts){.bytes_per_token = 100000,
+                                 .cpu_bytes_per_s = 10000000000,
+                                 .ssd_bytes_per_s = 2000000000,
+                                 .cpu_queue_ms = 3,
+                                 .ssd_queue_ms = 5});
+
+    fleet_choose(&fleet, 8000);
+
+    const struct route_terms *terms = &fleet.terms[0];
+    cr_assert(epsilon_eq(dbl, terms->move_ms, 3 + 20 + 5 + 200, 1e-9));
+    cr_assert(epsilon_eq(dbl, terms->prefill_ms, 1000 * (1 + 0.76e-9 / 110e-6 * 15000) / 8, 1e-9));
+    cr_assert(epsilon_eq(dbl, terms->total_ms, terms->move_ms + terms->prefill_ms, 1e-9));
+    fleet_release(&fleet);
+}
+
+Test(policy_ttft, what_is_in_cpu_memory_beats_computing_it_elsewhere)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct fleet fleet;
+        fleet_init(&fleet, "ttft", seed);
+        give_far(&fleet.views[3], 8000, 0, (struct tier_facts){0});
+
+        cr_assert(eq(u32, fleet_choose(&fleet, 8000), 3));
+
+        cr_assert(epsilon_eq(dbl, fleet.terms[3].move_ms, 52.4, 0.1));
+        cr_assert(epsilon_eq(dbl, fleet.terms[0].prefill_ms, 1055, 1));
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy_ttft, what_is_at_hand_beats_what_is_in_cpu_memory_and_that_what_is_on_ssd)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 3);
+    give_far(&fleet.views[0], 0, 8000, (struct tier_facts){0});
+    give_far(&fleet.views[1], 8000, 0, (struct tier_facts){0});
+    fleet.views[2].matched_tokens = 8000;
+
+    fleet_choose(&fleet, 8000);
+
+    cr_assert(eq(u32, fleet.order[0], 2));
+    cr_assert(eq(u32, fleet.order[1], 1));
+    cr_assert(eq(u32, fleet.order[2], 0));
+    cr_assert(eq(u32, fleet.order[3], 3));
+    fleet_release(&fleet);
+}
+
+/* The queue makes SSD dearer than computing: then its worker is one like all others, and no worse:
+ * what waits longer for SSD than computing takes is computed. */
+Test(policy_ttft, a_queue_before_ssd_loses_to_an_idle_worker_once_its_own_worker_is_busier)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct fleet fleet;
+        fleet_init(&fleet, "ttft", seed);
+        give_far(&fleet.views[0], 0, 8000, (struct tier_facts){.ssd_queue_ms = 600});
+        fleet.views[0].queued_tokens = 1600; /* 200 ms */
+
+        cr_assert(ne(u32, fleet_choose(&fleet, 8000), 0), "1150 ms against 1055");
+
+        cr_assert(epsilon_eq(dbl, fleet.terms[0].total_ms, 200 + 600 + 349.5, 0.1));
+        cr_assert(eq(u32, fleet.order[3], 0));
+        fleet_release(&fleet);
+    }
+}
+
+Test(policy_ttft, a_long_queue_before_ssd_leaves_its_worker_no_better_than_an_idle_one)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 5);
+    give_far(&fleet.views[0], 0, 8000, (struct tier_facts){.ssd_queue_ms = 2000});
+    fleet.views[0].chosen_ms = 999; /* of equals the others come first */
+    fleet.views[0].chosen_count = 1;
+
+    cr_assert(ne(u32, fleet_choose(&fleet, 8000), 0));
+
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].move_ms, 0, 1e-9));
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].total_ms, fleet.terms[1].total_ms, 1e-9));
+
+    fleet_release(&fleet);
+}
+
+/* Far first: what is on SSD is left, and what is in CPU memory before it is still brought. */
+Test(policy_ttft, each_tier_is_used_only_where_it_is_worth_it)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    fleet.views[0].near_tokens = 1000;
+    give_far(&fleet.views[0], 2000, 100, (struct tier_facts){.ssd_queue_ms = 500});
+    fleet.views[1].near_tokens = 1000;
+    give_far(&fleet.views[1], 100, 2000, (struct tier_facts){.cpu_queue_ms = 50});
+
+    fleet_choose(&fleet, 4000);
+
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].move_ms, 2000 * 131072 / 20e9 * 1000, 1e-9));
+    cr_assert(
+        epsilon_eq(dbl, fleet.terms[0].prefill_ms, 1000 * (1 + 0.76e-9 / 110e-6 * 7000) / 8, 1e-9));
+    /* the few in CPU memory alone are not worth their queue, but what lies behind them is */
+    cr_assert(gt(dbl, fleet.terms[1].move_ms, 50 + 2000 * 131072 / 3e9 * 1000));
+    fleet_release(&fleet);
+}
+
+/* To the millisecond alike: the least recently chosen one, whatever it holds. */
+Test(policy_ttft, moving_and_computing_that_take_equally_long_are_a_tie)
+{
+    struct fleet fleet;
+    fleet_init(&fleet, "ttft", 1);
+    /* 0.125 ms a token: as long as to compute it, but for attention */
+    give_far(&fleet.views[0], 0, 1000,
+             (struct tier_facts){.bytes_per_token = 125000, .ssd_bytes_per_s = 1000000000});
+    fleet.views[0].chosen_ms = 999;
+    fleet.views[0].chosen_count = 1;
+
+    cr_assert(ne(u32, fleet_choose(&fleet, 1000), 0));
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].move_ms, 125, 1e-9), "the one that computes less");
+    cr_assert(epsilon_eq(dbl, fleet.terms[0].prefill_ms, 0, 1e-9));
     fleet_release(&fleet);
 }
 

@@ -104,10 +104,31 @@ Test(request_record, a_request_that_a_worker_answered_has_all_fields)
                  "event=request request_id=req-1 attempt_id=req-1-abcdef api=chat method=POST "
                  "path=/v1/chat/completions status=200 end=ok model=tiny "
                  "worker=http://127.0.0.1:8001 policy=ttft rung=guess attempts=1 prompt_blocks=7 "
-                 "matched_blocks=5 predicted_cached_tokens=90 cached_tokens=80 prompt_tokens=100 "
-                 "completion_tokens=9 predicted_ttft_ms=12.500 queue_ms=3.000 connect_ms=0.500 "
+                 "matched_blocks=5 predicted_cached_tokens=90 guessed_tokens=90 cached_tokens=80 "
+                 "prompt_tokens=100 completion_tokens=9 predicted_ttft_ms=12.500 queue_ms=3.000 "
+                 "connect_ms=0.500 "
                  "ttft_ms=105.000 total_ms=200.000 overhead_us=250 bytes_in=10 bytes_out=20 "
                  "events=11\n"));
+
+    record_world_release(&world);
+}
+
+Test(request_record, what_is_claimed_and_where_it_lies_are_told_apart)
+{
+    struct record_world world;
+    record_world_init(&world, LOG_INFO);
+    make_relayed(&world.record);
+    world.record.claimed_tokens = 80;
+    world.record.cpu_tokens = 30;
+    world.record.ssd_tokens = 20;
+    world.record.move_ms = 1.25;
+
+    cr_assert(ne(ptr,
+                 strstr(finish(&world), " predicted_cached_tokens=90 claimed_tokens=80 "
+                                        "guessed_tokens=10 matched_hbm_tokens=40 "
+                                        "matched_cpu_tokens=30 matched_ssd_tokens=20 "
+                                        "move_ms=1.250 cached_tokens=80 "),
+                 NULL));
 
     record_world_release(&world);
 }
