@@ -22,10 +22,12 @@
  *
  *   engines ------> reporters (one a worker) ------> map: one link to Redis for all of them
  *                      ^        ^
- *   note_feed ---------'        '------- engine_probes
+ *   note_feed ---------'  ^     '------- engine_probes
+ *                         '--------------- node_tiers <-- the engines' connectors
  *
- * Stopping takes down the reporters first, each of which gives up its lease by the link, and the
- * link when the last of them has gone.
+ * Stopping takes down the tiers first, which tell reporters of their blocks no more. Then it takes
+ * down the reporters first, each of which gives up its lease by the link, and the link when the
+ * last of them has gone.
  */
 
 enum {
@@ -68,6 +70,7 @@ static void stop(struct agent_app *app)
     admin_server_close(&app->admin);
     note_feed_close(&app->notes);
     engine_probes_close(&app->probes);
+    node_tiers_close(&app->tiers);
     io_close((uv_handle_t *)&app->registration);
     close_reporters(app);
     for (size_t i = 0; i < array_count(app->signals); i++)
@@ -122,6 +125,8 @@ static void on_map_ready(void *ctx)
 {
     struct agent_app *app = ctx;
 
+    if (app->is_stopping) /* whoever could say something has gone */
+        return;
     app->is_map_ready = true;
     app->is_away_logged = false;
     LOG(LOG_INFO, "redis_ready");
@@ -178,6 +183,18 @@ static void on_report(void *ctx, size_t index, const struct worker *worker, cons
 
 static const struct engine_probes_callbacks probe_callbacks = {on_report};
 
+/* ---- tiers ---- */
+
+static void on_prefetch(void *ctx, struct reporter *reporter, const struct digest_128 *names,
+                        size_t count, uint32_t within_ms)
+{
+    struct agent_app *app = ctx;
+
+    for (size_t i = 0; app->tiers != NULL && i < app->worker_count; i++)
+        if (app->reporters[i] == reporter)
+            node_tiers_prefetch(app->tiers, i, names, count, within_ms);
+}
+
 /* ---- for operators ---- */
 
 static int answer_metrics(void *ctx, struct admin_answer *answer)
@@ -190,6 +207,7 @@ static int answer_metrics(void *ctx, struct admin_answer *answer)
                                                   .reporter_count = app->worker_count,
                                                   .map = redis_link_stats(app->map),
                                                   .notes = note_feed_stats(app->notes),
+                                                  .tiers = node_tiers_stats(app->tiers),
                                                   .is_map_ready = app->is_map_ready,
                                                   .log_dropped_count = log_dropped_count(),
                                               });
@@ -316,17 +334,20 @@ static int start_reporters(struct agent_app *app)
                         (struct redis_link_callbacks){on_map_ready, on_map_away}, app, &app->map);
 
     for (size_t i = 0; status == 0 && i < app->worker_count; i++) {
-        status = reporter_create(
-            &app->io,
-            (struct reporter_config){.spec = &app->specs[i],
-                                     .secret = app->secret,
-                                     .fingerprint = app->fingerprint,
-                                     .topic = app->options->kv_topic,
-                                     .token_blocks_max = (uint32_t)app->options->token_blocks_max,
-                                     .text_blocks_max = (uint32_t)app->options->text_blocks_max,
-                                     .link = app->map,
-                                     .state_dir = app->options->state_dir},
-            &app->reporters[i]);
+        status =
+            reporter_create(&app->io,
+                            (struct reporter_config){
+                                .spec = &app->specs[i],
+                                .secret = app->secret,
+                                .fingerprint = app->fingerprint,
+                                .topic = app->options->kv_topic,
+                                .token_blocks_max = (uint32_t)app->options->token_blocks_max,
+                                .text_blocks_max = (uint32_t)app->options->text_blocks_max,
+                                .link = app->map,
+                                .state_dir = app->options->state_dir,
+                                .on_prefetch = app->options->cpu_bytes > 0 ? on_prefetch : NULL,
+                                .ctx = app},
+                            &app->reporters[i]);
         if (status == 0)
             LOG(LOG_INFO, "worker", log_text("worker", app->specs[i].name),
                 log_text("engine", app->specs[i].url.name),
@@ -341,6 +362,23 @@ static int start_reporters(struct agent_app *app)
                                   },
                                   &note_callbacks, app, &app->notes);
     return status < 0 ? fail(EXIT_CODE_CONFIG, strerror(-status)) : EXIT_CODE_OK;
+}
+
+static int start_tiers(struct agent_app *app)
+{
+    char why[NODE_TIERS_WHY_BYTES];
+
+    if (app->options->cpu_bytes == 0)
+        return EXIT_CODE_OK;
+    return node_tiers_create((struct node_tiers_config){.io = &app->io,
+                                                        .secret = app->secret,
+                                                        .options = app->options,
+                                                        .specs = app->specs,
+                                                        .reporters = app->reporters,
+                                                        .worker_count = app->worker_count},
+                             &app->tiers, why) < 0
+               ? fail(EXIT_CODE_BIND, why)
+               : EXIT_CODE_OK;
 }
 
 static int listen_on(struct agent_app *app)
@@ -379,6 +417,8 @@ int agent_app_init(struct agent_app *app, const struct agent_options *options)
     log_start(app);
     agent_options_log_doubts(options);
     code = start_reporters(app);
+    if (code == EXIT_CODE_OK)
+        code = start_tiers(app);
     if (code != EXIT_CODE_OK)
         return code;
     app->probes =

@@ -19,6 +19,7 @@
 #include "hashing/digest.h"
 #include "kvtier/engine_probes.h"
 #include "kvtier/engine_spec.h"
+#include "kvtier/node_tiers.h"
 #include "kvtier/note_feed.h"
 #include "kvtier/options.h"
 #include "kvtier/reporter.h"
@@ -38,6 +39,7 @@ struct agent_app {
     size_t worker_count;
     struct redis_link *map; /* what is reported goes there */
     struct note_feed *notes;
+    struct node_tiers *tiers; /* NULL: there are none */
     struct engine_probes *probes;
     struct admin_server admin;
     uv_timer_t registration; /* the workers are named in Redis again and again */

@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "backends/runtime/fault_point.h"
 #include "kvtier/app.h"
 #include "kvtier/options.h"
 
-enum { PAGE_BYTES_MAX = 1 << 20 };
+enum { TEXT_BYTES_MAX = 1 << 20 };
 
 static int print(const struct agent_option_table *table,
                  int (*write)(const struct agent_option_table *table, struct buf *out))
@@ -15,7 +16,7 @@ static int print(const struct agent_option_table *table,
     struct buf page;
     int status;
 
-    buf_init(&page, PAGE_BYTES_MAX);
+    buf_init(&page, TEXT_BYTES_MAX);
     status = write(table, &page);
     fwrite(buf_slice(&page).ptr, 1, buf_len(&page), stdout);
     buf_release(&page);
@@ -38,6 +39,13 @@ static int run(const struct agent_options *options)
     return code;
 }
 
+/* Of tests alone: see fault_point.h. */
+static int refuse_fault_point(void)
+{
+    fputs("samovar-agent: SAMOVAR_FAULT_POINT names no point of this program\n", stderr);
+    return EXIT_CODE_CONFIG;
+}
+
 int main(int argc, char **argv)
 {
     struct agent_option_table table;
@@ -57,6 +65,8 @@ int main(int argc, char **argv)
         code = print(&table, agent_options_man);
     else if (options.version)
         puts("samovar-agent " SAMOVAR_VERSION);
+    else if (fault_point_init() < 0)
+        code = refuse_fault_point();
     else
         code = run(&options);
     option_set_release(&set);

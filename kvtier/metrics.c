@@ -2,6 +2,8 @@
 
 #include "kvtier/metrics.h"
 
+#include <assert.h>
+
 #include "backends/runtime/metric.h"
 #include "backends/runtime/process_usage.h"
 
@@ -31,6 +33,17 @@
     }
 #define TIERS ARRAY
 #define NOTES ARRAY
+#define BENEATH(kind, name, field, help)                                                           \
+    static uint64_t read_##name(const struct node_tiers_stats *tiers, size_t tier)                 \
+    {                                                                                              \
+        return tiers->tier[tier].field;                                                            \
+    }
+#define LOOKUPS(kind, name, array, help)                                                           \
+    static uint64_t read_##name(const struct node_tiers_stats *tiers, size_t i)                    \
+    {                                                                                              \
+        return array[i];                                                                           \
+    }
+#define REFUSALS LOOKUPS
 #include "kvtier/metrics.def"
 
 static const struct agent_row {
@@ -54,6 +67,47 @@ static const char *result_name(size_t result)
 {
     return note_result_name((enum note_result)result);
 }
+
+static const char *beneath_name(size_t tier)
+{
+    return tier_names[TOKEN_TIER_CPU + tier];
+}
+static_assert(TOKEN_TIER_CPU + BLOCK_TIER_SSD == TOKEN_TIER_SSD, "in the same order");
+
+static const char *found_name(size_t why)
+{
+    return ipc_found_why_name((enum ipc_found_why)why);
+}
+
+static const char *refusal_name(size_t code)
+{
+    return ipc_refusal_name((enum ipc_refusal)code);
+}
+
+/* An array over one label, of what lies beneath the engines. */
+static const struct tier_row {
+    enum metric_kind kind;
+    const char *name;
+    const char *help;
+    uint64_t (*read)(const struct node_tiers_stats *tiers, size_t i);
+    const char *label;
+    const char *(*value_name)(size_t i);
+    size_t first;
+    size_t count;
+} tier_rows[] = {
+#define TIER_ROW(kind_, name_, help_)                                                              \
+    .kind = METRIC_##kind_, .name = PREFIX #name_, .help = help_, .read = read_##name_
+#define BENEATH(kind_, name_, field_, help_)                                                       \
+    {TIER_ROW(kind_, name_, help_), .label = "tier", .value_name = beneath_name,                   \
+     .count = BLOCK_TIER_COUNT},
+#define LOOKUPS(kind_, name_, array_, help_)                                                       \
+    {TIER_ROW(kind_, name_, help_), .label = "result", .value_name = found_name,                   \
+     .count = IPC_FOUND_WHY_COUNT},
+#define REFUSALS(kind_, name_, array_, help_)                                                      \
+    {TIER_ROW(kind_, name_, help_), .label = "reason", .value_name = refusal_name, .first = 1,     \
+     .count = IPC_REFUSAL_COUNT},
+#include "kvtier/metrics.def"
+};
 
 /* A value for each worker, or an array of them over one more label. */
 static const struct worker_row {
@@ -103,6 +157,18 @@ static void write_workers(struct metric_writer *writer, const struct agent_metri
     }
 }
 
+static void write_tiers(struct metric_writer *writer, const struct node_tiers_stats *tiers)
+{
+    for (const struct tier_row *row = tier_rows; row < tier_rows + array_count(tier_rows); row++) {
+        metric_family(writer, row->kind, row->name, row->help);
+        for (size_t i = row->first; i < row->count; i++) {
+            const struct metric_label label = {row->label, row->value_name(i)};
+
+            metric_u64(writer, (struct metric_labels){&label, 1}, row->read(tiers, i));
+        }
+    }
+}
+
 int agent_metrics_write(struct buf *out, const struct agent_metrics_sources *sources)
 {
     struct metric_writer writer;
@@ -113,6 +179,7 @@ int agent_metrics_write(struct buf *out, const struct agent_metrics_sources *sou
         metric_family(&writer, agent_rows[i].kind, agent_rows[i].name, agent_rows[i].help);
         metric_u64(&writer, METRIC_NO_LABELS, agent_rows[i].read(sources));
     }
+    write_tiers(&writer, &sources->tiers);
     write_workers(&writer, sources);
     process_usage_write(&writer);
     return writer.status;

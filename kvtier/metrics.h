@@ -15,6 +15,7 @@
 #include "backends/redis/redis_link.h"
 #include "backends/runtime/buf.h"
 #include "backends/runtime/must_check.h"
+#include "kvtier/node_tiers.h"
 #include "kvtier/note_feed.h"
 #include "kvtier/reporter.h"
 
@@ -24,6 +25,7 @@ struct agent_metrics_sources {
     size_t reporter_count;
     struct redis_link_stats map;
     struct note_feed_stats notes;
+    struct node_tiers_stats tiers;
     bool is_map_ready;
     uint64_t log_dropped_count;
 };

@@ -3,12 +3,17 @@
 #include "kvtier/options.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
 #include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
+#include "kvtier/connector/ipc_socket.h"
+#include "kvtier/tiers/eviction.h"
 
 #define OPTION_GROUP_ENGINE  "Engines"
 #define OPTION_GROUP_GENERAL "General"
@@ -16,6 +21,7 @@
 #define OPTION_GROUP_LISTEN  "Listening"
 #define OPTION_GROUP_MAP     "The map"
 #define OPTION_GROUP_OUTPUT  "Logs"
+#define OPTION_GROUP_TIER    "Tiers"
 
 static const struct option rows[] = {
 #define OPTION(...) OPTION_ROW(struct agent_options, __VA_ARGS__)
@@ -23,9 +29,39 @@ static const struct option rows[] = {
 };
 static_assert(array_count(rows) == AGENT_OPTION_COUNT, "one row per field");
 
+static const char *const io_words[] = {
+    [AGENT_IO_AUTO] = "auto", [AGENT_IO_URING] = "uring", [AGENT_IO_THREADS] = "threads", NULL};
+
+static int check_socket(struct slice text, char why[OPTION_WHY_BYTES])
+{
+    if (text.len == 0 || (text.ptr[0] == '/' && text.len < IPC_SOCKET_PATH_BYTES_MAX))
+        return 0;
+    snprintf(why, OPTION_WHY_BYTES, "write an absolute path of at most %d bytes",
+             IPC_SOCKET_PATH_BYTES_MAX - 1);
+    return -EINVAL;
+}
+
+/* The policies that there are; the first is the default. */
+static void name_evictions(struct agent_option_table *table)
+{
+    struct option *row = option_row(table->options, "eviction");
+    size_t count = 0;
+
+    for (; eviction_registry[count] != NULL; count++) {
+        assert(count < AGENT_EVICTION_COUNT_MAX);
+        table->evictions[count] = eviction_registry[count]->name;
+    }
+    table->evictions[count] = NULL;
+    row->words = table->evictions;
+    row->default_text = table->evictions[0];
+}
+
 void agent_option_table_init(struct agent_option_table *table)
 {
     memcpy(table->options, rows, sizeof rows);
+    name_evictions(table);
+    option_row(table->options, "ipc-socket")->check = check_socket;
+    option_row(table->options, "ssd-io")->words = io_words;
     option_row(table->options, "advertise")->check = worker_url_check;
     option_row(table->options, "engine")->check = worker_url_check;
     option_row(table->options, "kv-events")->check = engine_endpoint_check;
@@ -42,6 +78,30 @@ struct engine_lists agent_options_engines(const struct agent_options *options)
                                  options->kv_replay};
 }
 
+static void check_tiers(struct option_set *set, const struct agent_options *options)
+{
+    gid_t group;
+
+    if (options->cpu_bytes > 0 && options->ipc_socket[0] == '\0')
+        option_set_refuse(set, "cpu-bytes", "engines have no way to these tiers",
+                          "add --ipc-socket /run/samovar/agent.sock, and name it to the engines");
+    if (options->cpu_bytes == 0 && options->ipc_socket[0] != '\0')
+        option_set_refuse(set, "ipc-socket", "there are no tiers that engines could come to",
+                          "add --cpu-bytes, or leave --ipc-socket out");
+    if (options->ssd_bytes > 0 && options->cpu_bytes == 0)
+        option_set_refuse(set, "ssd-bytes", "blocks come to the SSD by CPU memory, and go by it",
+                          "add --cpu-bytes");
+    if (options->ssd_bytes > 0 && options->ssd_dir[0] == '\0')
+        option_set_refuse(set, "ssd-bytes", "there is no place to keep them",
+                          "add --ssd-dir with a directory of the agent's own");
+    if (options->ssd_bytes == 0 && options->ssd_dir[0] != '\0')
+        option_set_refuse(set, "ssd-dir", "nothing is kept there without a size",
+                          "add --ssd-bytes, the most that may lie there");
+    if (options->ipc_group[0] != '\0' && ipc_socket_find_group(options->ipc_group, &group) < 0)
+        option_set_refuse(set, "ipc-group", "this system has no such group",
+                          "write the name of one in /etc/group, or its number");
+}
+
 /* What no single option can see. */
 static void check_together(struct option_set *set, const struct agent_options *options)
 {
@@ -52,6 +112,7 @@ static void check_together(struct option_set *set, const struct agent_options *o
 
     if (engine_specs_make(&lists, specs, &option, why) < 0)
         option_set_refuse(set, option, why, "");
+    check_tiers(set, options);
     if (options->redis[0] == '\0')
         option_set_refuse(set, "redis", "there is no map to report to",
                           "add --redis redis://host:6379");
@@ -77,13 +138,15 @@ int agent_options_parse(struct option_set *set, const struct agent_option_table 
 
 int agent_options_help(const struct agent_option_table *table, struct buf *out)
 {
-    int status =
-        buf_append(out, SLICE("Usage: samovar-agent --engine URL --kv-events ENDPOINT --redis URL "
-                              "--secret-file FILE [OPTION ...]\n"
-                              "\n"
-                              "Tells routers what the engines of this node hold in their caches.\n"
-                              "A flag wins over the environment, that over the file, that over the "
-                              "default.\n"));
+    int status = buf_append(
+        out,
+        SLICE("Usage: samovar-agent --engine URL --kv-events ENDPOINT --redis URL "
+              "--secret-file FILE [OPTION ...]\n"
+              "\n"
+              "Tells routers what the engines of this node hold in their caches, and keeps for\n"
+              "them what these have no more room for.\n"
+              "A flag wins over the environment, that over the file, that over the "
+              "default.\n"));
 
     return status < 0 ? status : option_table_help(&table->table, out);
 }
@@ -107,6 +170,10 @@ static const char man_head[] =
     "Listens to what inference servers publish about their KV caches, joins their blocks of "
     "tokens\n"
     "with the blocks of text that routers know, and keeps a map of them in Redis up to date.\n"
+    ".PP\n"
+    "With \\-\\-cpu\\-bytes it keeps blocks of engines in CPU memory, and with \\-\\-ssd\\-bytes "
+    "on\n"
+    "SSD, and gives them back: engines load its connector and reach it by \\-\\-ipc\\-socket.\n"
     ".PP\n"
     "A flag wins over the environment, that over the file, that over the default. All mistakes "
     "are\n"
@@ -174,8 +241,24 @@ static bool is_any_unreachable(const struct agent_options *options)
     return false;
 }
 
+static void doubt_tiers(const struct agent_options *options)
+{
+    const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+    if (options->cpu_bytes > memory / 10 * 9)
+        doubt("cpu-bytes", "this machine has hardly more memory in all",
+              "leave some to the engines and the system, or processes will be killed");
+    if (options->ssd_bytes > 0 && options->ssd_bytes < options->cpu_bytes)
+        doubt("ssd-bytes", "an SSD smaller than the CPU memory above it holds little else",
+              "make it several times --cpu-bytes, or leave it out");
+    if (options->ssd_bytes > 0 && !options->page_checksums)
+        doubt("page-checksums", "a bit that flips in CPU memory is written to the SSD as if right",
+              "leave it on where blocks stay for long");
+}
+
 void agent_options_log_doubts(const struct agent_options *options)
 {
+    doubt_tiers(options);
     if (!tcp_is_loopback(options->admin_host))
         doubt("admin-host", "whoever reaches this address reads the metrics: it has no password",
               "use 127.0.0.1, or an address that only the operators reach");

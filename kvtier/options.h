@@ -25,10 +25,16 @@ enum {
 #include "kvtier/options.def"
 };
 
+/* Values of ssd_io. */
+enum { AGENT_IO_AUTO, AGENT_IO_URING, AGENT_IO_THREADS };
+
+enum { AGENT_EVICTION_COUNT_MAX = 16 };
+
 /* The rows. Self-referential: do not copy it. */
 struct agent_option_table {
     struct option_table table;
     struct option options[AGENT_OPTION_COUNT];
+    const char *evictions[AGENT_EVICTION_COUNT_MAX + 1]; /* names of policies, NULL at the end */
 };
 
 void agent_option_table_init(struct agent_option_table *table);

@@ -34,7 +34,7 @@ struct engine_request {
     struct digest_128 last; /* name of the last full block, or of the chain's root */
     char *id;               /* as the engine calls it, until the prompt is whole */
     size_t id_len;
-    struct tier_hold *hold; /* of keys from hold_first on; NULL: none. Its user's */
+    struct tier_hold *hold; /* of keys from hold_first on; NULL: none */
     uint32_t hold_first;
     uint32_t local_tokens;   /* of the last LOOKUP */
     struct ipc_found found;  /* what it was answered, */

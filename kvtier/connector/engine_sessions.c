@@ -107,7 +107,7 @@ static void drop_requests(struct engine_session *session)
     struct engine_request *request;
 
     while ((request = engine_requests_oldest(&session->requests)) != NULL) {
-        tier_hold_release(&request->hold);
+        engine_request_let_go(request);
         engine_requests_close(&session->requests, request);
         session->sessions->stats.request_count--;
     }

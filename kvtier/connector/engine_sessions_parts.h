@@ -85,6 +85,13 @@ void engine_conn_end_job(struct engine_conn *conn);
 /* One reason less for it to stay: a conn that is closed, or who looked at it. */
 void engine_session_leave(struct engine_session *session);
 
+/* Ends what was promised of it, where anything was. */
+static inline void engine_request_let_go(struct engine_request *request)
+{
+    if (request->hold != NULL)
+        tier_hold_release(&request->hold);
+}
+
 /* Each serves one message of conn, after which conn may be gone. */
 
 /* engine_sessions_hello.c */

@@ -32,7 +32,7 @@ static const double default_bytes_per_ms[BLOCK_TIER_COUNT] = {
 
 static void close_request(struct engine_session *session, struct engine_request *request)
 {
-    tier_hold_release(&request->hold);
+    engine_request_let_go(request);
     engine_requests_close(&session->requests, request);
     session->sessions->stats.request_count--;
 }
@@ -175,7 +175,7 @@ static struct ipc_found look_up_anew(struct engine_session *session, struct engi
     const uint32_t hold_ms = session->sessions->config.hold_ms;
     const uint64_t now_ms = io_loop_now_ms(session->sessions->config.io);
 
-    tier_hold_release(&request->hold);
+    engine_request_let_go(request);
     request->local_tokens = local_tokens;
     request->found = look_up(session, request, local_tokens / session->block_tokens);
     request->found_until_ms =
@@ -232,7 +232,7 @@ void engine_serve_take(struct engine_conn *conn, const struct ipc_take *take)
         return;
     request->found_until_ms = 0;
     if (take->block_count == 0 || end <= request->hold_first)
-        tier_hold_release(&request->hold);
+        engine_request_let_go(request);
     else if (end < request->hold_first + tier_hold_count(request->hold))
         tier_hold_trim(request->hold, 0, (size_t)(end - request->hold_first));
 }

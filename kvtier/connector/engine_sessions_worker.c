@@ -89,7 +89,7 @@ static void release_loaded(const struct engine_job *job)
         job->scheduler_count != session->scheduler_count)
         return;
     if (job->end_block >= request->hold_first + tier_hold_count(request->hold)) {
-        tier_hold_release(&request->hold);
+        engine_request_let_go(request);
         request->found_until_ms = 0;
     }
 }

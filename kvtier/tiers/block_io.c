@@ -10,9 +10,12 @@
  * The two ways try each transfer once and say what came of it; what that means is decided here for
  * both. Whether O_DIRECT can be used is a matter of each transfer: file systems refuse it by how
  * memory, offset or length are aligned, and a rest after a short transfer may be aligned otherwise.
+ *
+ * What is to be done with each transfer (a checksum) is done as soon as it ends: the disk goes on
+ * with the others meanwhile.
  */
 
-enum { AGAIN_COUNT_MAX = 1000 };
+enum { TRY_COUNT_MAX = 1000 };
 
 /* Takes count bytes off the front. */
 static void skip(struct block_io_op *op, size_t count)
@@ -47,14 +50,19 @@ static void settle_bytes(struct block_io_op *op, size_t bytes)
         op->is_direct = false;
 }
 
-static void settle(struct block_io_op *op, bool may_try_again)
+void block_io_settle(struct block_io_op *op, ssize_t result)
 {
-    if (op->result >= 0)
-        settle_bytes(op, (size_t)op->result);
-    else if (op->result == -EINVAL && op->is_direct)
+    assert(!op->is_done);
+
+    op->try_count++;
+    if (result >= 0)
+        settle_bytes(op, (size_t)result);
+    else if (result == -EINVAL && op->is_direct)
         op->is_direct = false;
-    else if ((op->result != -EINTR && op->result != -EAGAIN) || !may_try_again)
-        end(op, (int)op->result);
+    else if ((result != -EINTR && result != -EAGAIN) || op->try_count == TRY_COUNT_MAX)
+        end(op, (int)result);
+    if (op->is_done && op->on_done != NULL)
+        op->on_done(op);
 }
 
 int block_io_create(bool may_use_uring, struct block_io **io)
@@ -72,15 +80,13 @@ size_t block_io_run(struct block_io *io, struct block_io_op *ops, size_t count)
         assert(ops[i].part_count > 0 && ops[i].part_count <= BLOCK_IO_PART_COUNT_MAX);
         ops[i].is_direct = ops[i].direct_fd >= 0;
         ops[i].is_done = false;
+        ops[i].try_count = 0;
     }
-    for (unsigned round = 0; done < count; round++) {
+    while (done < count) {
         io->ops->try_all(io, ops, count);
         done = 0;
-        for (size_t i = 0; i < count; i++) {
-            if (!ops[i].is_done)
-                settle(&ops[i], round < AGAIN_COUNT_MAX);
+        for (size_t i = 0; i < count; i++)
             done += ops[i].is_done;
-        }
     }
     for (size_t i = 0; i < count; i++)
         good += ops[i].status == 0;

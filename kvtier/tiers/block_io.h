@@ -27,17 +27,21 @@ struct block_io_op {
     struct iovec parts[BLOCK_IO_PART_COUNT_MAX]; /* used up on the way */
     uint32_t part_count;
     int status; /* out: 0: every byte; -ENODATA: the file ends before; -errno: any may be there */
+    /* Once, when status is known, while others are still on their way; by any thread. NULL: nothing
+     * is to be done. */
+    void (*on_done)(struct block_io_op *op);
+    void *ctx;
     /* For who tries: */
     bool is_direct; /* this time by direct_fd */
     bool is_done;   /* leave it alone */
-    ssize_t result; /* bytes, or -errno */
+    unsigned try_count;
 };
 
 struct block_io;
 
 struct block_io_ops {
     const char *name; /* "io_uring", "threads" */
-    /* Tries each that is not done once: what a single preadv() or pwritev() would do. */
+    /* Tries each that is not done once, as a single preadv() or pwritev() would, and settles it. */
     void (*try_all)(struct block_io *io, struct block_io_op *ops, size_t count);
     void (*destroy)(struct block_io *io);
 };
@@ -53,6 +57,9 @@ MUST_CHECK int block_io_create(bool may_use_uring, struct block_io **io);
 /* -ENOSYS, -EPERM: not in this kernel, forbidden (a container's seccomp filter); -ENOMEM. */
 MUST_CHECK int block_io_uring_create(struct block_io **io);
 MUST_CHECK int block_io_threads_create(struct block_io **io);
+
+/* For who tries: bytes or -errno came of it. Any thread, each op once a try. */
+void block_io_settle(struct block_io_op *op, ssize_t result);
 
 /* Tries until every status is known: what came short goes on, EINTR is tried again, EINVAL is
  * tried without O_DIRECT. Returns how many are 0. */

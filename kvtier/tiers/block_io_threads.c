@@ -47,7 +47,7 @@ static void transfer(struct block_io_op *op)
     ssize_t result = op->is_write ? pwritev(fd, op->parts, part_count, offset)
                                   : preadv(fd, op->parts, part_count, offset);
 
-    op->result = result < 0 ? -errno : result;
+    block_io_settle(op, result < 0 ? -errno : result);
 }
 
 static void enqueue(struct block_io_threads *io, struct batch *batch)

@@ -95,9 +95,10 @@ static size_t reap(struct ring *ring)
            status == -ENOMEM);
     while (io_uring_peek_cqe(&ring->uring, &cqe) == 0) {
         struct block_io_op *op = io_uring_cqe_get_data(cqe);
+        int result = cqe->res;
 
-        op->result = cqe->res;
         io_uring_cqe_seen(&ring->uring, cqe);
+        block_io_settle(op, result);
         count++;
     }
     return count;

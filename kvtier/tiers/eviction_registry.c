@@ -7,6 +7,8 @@
 /* A new policy is one file and one line here. */
 const struct eviction_ops *const eviction_registry[] = {
     &eviction_lru_leaf,
+    &eviction_lfu_aged,
+    &eviction_adaptive,
     NULL,
 };
 

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvtier/tiers/block_table.h"
+#include "kvtier/tiers/tier_block.h"
 
 struct load_plan_query {
     const uint8_t
@@ -27,10 +27,11 @@ struct load_plan_query {
 struct load_plan {
     size_t block_count; /* to load, from the first on; 0: compute everything */
     double load_ms;     /* of these */
-    double saved_ms;    /* against computing them; 0 where nothing is loaded */
+    double saved_ms;    /* against computing them; 0 where nothing is loaded, or not known */
 };
 
-/* The prefix with the greatest saving; of two equal ones the longer. */
+/* The prefix with the greatest saving; of two equal ones the longer. It ends where a block is in no
+ * tier. Both tiers are read at the same time: the slower one counts. */
 struct load_plan load_plan_make(const struct load_plan_query *query);
 
 #endif

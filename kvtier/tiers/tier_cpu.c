@@ -188,7 +188,8 @@ static int map_arena(struct tier_cpu *cpu)
     }
     start = ((uintptr_t)cpu->mapping + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
     cpu->arena = (uint8_t *)start;
-    (void)madvise(cpu->arena, cpu->arena_bytes, MADV_HUGEPAGE); /* faster, not needed */
+    (void)madvise(cpu->arena, cpu->arena_bytes, MADV_HUGEPAGE);     /* faster, not needed */
+    (void)madvise(cpu->mapping, cpu->mapping_bytes, MADV_DONTFORK); /* a child execs */
     if (madvise(cpu->mapping, cpu->mapping_bytes, MADV_DONTDUMP) < 0)
         return -ENOMEM;
     return 0;

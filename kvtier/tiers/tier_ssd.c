@@ -45,6 +45,11 @@ struct scratch {
     uint8_t headers[BATCH][TIER_ALIGN_BYTES]; /* first: aligned as the whole is */
     struct block_io_op ops[BATCH];
     uint32_t of_op[BATCH]; /* which of the batch an op is for */
+    struct load {
+        const struct tier_ssd *ssd;
+        struct tier_transfer *transfer;
+        const uint8_t *header;
+    } loads[BATCH];
     size_t op_count;
     struct scratch *next;
 };
@@ -224,17 +229,28 @@ static size_t write_batch(struct tier_ssd *ssd, struct scratch *scratch,
 
 /* ---- reading ---- */
 
-static int judge(const struct tier_ssd *ssd, const uint8_t *header_bytes,
-                 const struct tier_transfer *transfer)
+static int judge(const struct load *load)
 {
+    uint32_t page_bytes = load->ssd->tier.page_bytes;
     const struct slot_header expected = {
-        .layout = ssd->tier.layout, .key = transfer->key, .payload_len = ssd->tier.page_bytes};
+        .layout = load->ssd->tier.layout, .key = load->transfer->key, .payload_len = page_bytes};
     struct slot_header header;
-    int status = slot_header_expect(&header, header_bytes, &expected);
+    int status = slot_header_expect(&header, load->header, &expected);
 
-    if (status == 0 && checksum(transfer->payload, ssd->tier.page_bytes) != header.payload_checksum)
+    if (status == 0 && checksum(load->transfer->payload, page_bytes) != header.payload_checksum)
         status = -EBADMSG;
     return status;
+}
+
+/* While others of the batch are still on their way. */
+static void on_read(struct block_io_op *op)
+{
+    const struct load *load = op->ctx;
+
+    if (op->status == 0)
+        load->transfer->status = judge(load);
+    else if (op->status != -ENODATA) /* which is a file that somebody cut: a miss */
+        load->transfer->status = -EIO;
 }
 
 static size_t read_batch(struct tier_ssd *ssd, struct scratch *scratch,
@@ -253,18 +269,13 @@ static size_t read_batch(struct tier_ssd *ssd, struct scratch *scratch,
         op = add_op(scratch, &place, i, false);
         add_part(op, scratch->headers[i], TIER_ALIGN_BYTES);
         add_part(op, transfers[i].payload, tier_stride_bytes(ssd->tier.page_bytes));
+        scratch->loads[i] = (struct load){ssd, &transfers[i], scratch->headers[i]};
+        op->on_done = on_read;
+        op->ctx = &scratch->loads[i];
     }
     block_io_run(ssd->io, scratch->ops, scratch->op_count);
-    for (size_t i = 0; i < scratch->op_count; i++) {
-        struct tier_transfer *transfer = &transfers[scratch->of_op[i]];
-        int status = scratch->ops[i].status;
-
-        if (status == 0)
-            transfer->status = judge(ssd, scratch->headers[scratch->of_op[i]], transfer);
-        else if (status != -ENODATA) /* which is a file that somebody cut: a miss */
-            transfer->status = -EIO;
-        good += transfer->status == 0;
-    }
+    for (size_t i = 0; i < count; i++)
+        good += transfers[i].status == 0;
     return good;
 }
 

@@ -100,7 +100,8 @@ void tier_hold_extend(struct tier_hold *hold, uint64_t ms); /* from now on; not 
 /* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. Those that
  * stay keep their numbers. */
 void tier_hold_trim(struct tier_hold *hold, size_t first, size_t count);
-/* May be called while a load of it runs: what that reads stays until it is done. NULLs *hold. */
+/* May be called while a load of it runs: what that reads stays until it is done. NULLs *hold, which
+ * may be NULL. */
 void tier_hold_release(struct tier_hold **hold);
 
 /*

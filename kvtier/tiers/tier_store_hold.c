@@ -176,6 +176,8 @@ void tier_hold_release(struct tier_hold **hold)
 {
     struct tier_hold *released = *hold;
 
+    if (released == NULL)
+        return;
     *hold = NULL;
     leave_jobs(released);
     unhold(released, released->first, released->end);

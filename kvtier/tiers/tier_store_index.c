@@ -22,7 +22,7 @@
  * Room in CPU memory is never waited for. A victim that is worth a copy on the SSD is given one
  * and another victim looked for; when there are no others it goes without.
  */
-enum { EVICT_COUNT_MAX = 16, EVICT_LOOK_FACTOR = 4 };
+enum { EVICT_COUNT_MAX = 16, EVICT_LOOK_MIN = 16, EVICT_LOOK_FACTOR = 4 };
 static_assert(EVICT_COUNT_MAX * EVICT_LOOK_FACTOR <= EVICTION_PICK_MAX, "what is looked at");
 
 uint8_t tier_index_bits(const struct tier_block *block)
@@ -100,6 +100,14 @@ static size_t evict_count(const struct tier_store *store, enum block_tier tier)
     return share < 1 ? 1 : share > EVICT_COUNT_MAX ? EVICT_COUNT_MAX : share;
 }
 
+/* How many are looked at for so many that shall go. */
+static size_t look_count(size_t wanted)
+{
+    const size_t count = wanted * EVICT_LOOK_FACTOR;
+
+    return count < EVICT_LOOK_MIN ? EVICT_LOOK_MIN : count;
+}
+
 static void evict(struct tier_store *store, uint32_t block, enum block_tier tier)
 {
     const struct tier_block *at = tier_index_at(store, block);
@@ -122,7 +130,7 @@ static void evict_from_cpu(struct tier_store *store)
     uint32_t victims[EVICTION_PICK_MAX], due[EVICTION_PICK_MAX];
     const size_t wanted = evict_count(store, BLOCK_TIER_CPU);
     const size_t picked =
-        block_table_pick(store->table, BLOCK_TIER_CPU, victims, EVICT_LOOK_FACTOR * wanted);
+        block_table_pick(store->table, BLOCK_TIER_CPU, victims, look_count(wanted));
     size_t gone = 0, due_count = 0;
 
     for (size_t i = 0; i < picked && gone < wanted; i++) {
@@ -150,7 +158,7 @@ static void evict_from_ssd(struct tier_store *store)
     uint32_t victims[EVICTION_PICK_MAX];
     const size_t wanted = evict_count(store, BLOCK_TIER_SSD);
     const size_t picked =
-        block_table_pick(store->table, BLOCK_TIER_SSD, victims, EVICT_LOOK_FACTOR * wanted);
+        block_table_pick(store->table, BLOCK_TIER_SSD, victims, look_count(wanted));
     size_t gone = 0;
 
     for (size_t i = 0; i < picked && gone < wanted; i++) {

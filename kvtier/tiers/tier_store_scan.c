@@ -167,9 +167,12 @@ static void go_on_sweeping(struct tier_scan *scan)
         (void)publish(scan, scan->waiting[scan->waiting_next++]);
 }
 
-/* Children before parents, as they would leave. */
+/* Children before parents, as they would leave. Where none wait, others may be WRITING: demotions
+ * that a clear has voided, and their jobs end that. */
 static void drop_waiting(struct tier_scan *scan)
 {
+    if (scan->waits == 0)
+        return;
     begin_sweep(scan);
     for (size_t i = scan->waiting_count; i > 0; i--)
         drop(scan, scan->waiting[i - 1]);

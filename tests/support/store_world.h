@@ -26,6 +26,7 @@ enum { WORLD_PAGE_BYTES = 4096, WORLD_ENGINE_BLOCKS = 512, WORLD_NAME_MAX = 4096
 
 struct fake_slot {
     bool is_written;
+    bool is_spoilt; /* its bytes are not what was written */
     struct tier_slot_found found;
     uint8_t payload[WORLD_PAGE_BYTES];
 };
@@ -67,6 +68,7 @@ static size_t fake_ssd_write(struct tier *tier, struct tier_transfer *transfers,
         if (status < 0)
             continue;
         slot->is_written = true;
+        slot->is_spoilt = false;
         slot->found = (struct tier_slot_found){
             .slot = transfers[i].slot,
             .key = transfers[i].key,
@@ -90,7 +92,8 @@ static size_t fake_ssd_read(struct tier *tier, struct tier_transfer *transfers, 
         const struct fake_slot *slot = &ssd->slots[transfers[i].slot];
 
         transfers[i].status = atomic_load(&ssd->read_status);
-        if (!slot->is_written || !block_key_equal(slot->found.key, transfers[i].key))
+        if (!slot->is_written || slot->is_spoilt ||
+            !block_key_equal(slot->found.key, transfers[i].key))
             transfers[i].status = -EBADMSG;
         atomic_fetch_add(&ssd->read_count, 1);
         if (transfers[i].status < 0)

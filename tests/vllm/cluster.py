@@ -2,6 +2,7 @@
 """Engines (real or simulated), an agent each, a Redis and routers, as processes."""
 
 import os
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -63,15 +64,27 @@ class Redis(Process):
 
 
 class Agent(Process):
-    def __init__(self, name, engine, redis, secret_file, folder):
+    def __init__(self, name, engines, redis, secret_file, folder, *flags):
         self.admin_port = free_port()
         state = folder / f"{name}.state"
         state.mkdir(exist_ok=True)
         super().__init__(name, [
-            BIN / "samovar-agent", "--engine", engine.url, "--advertise", engine.url,
-            "--kv-events", engine.kv_events, "--kv-replay", engine.kv_replay,
+            BIN / "samovar-agent", *words_of("--engine", engines, "url"),
+            *words_of("--advertise", engines, "url"), *words_of("--kv-events", engines, "kv_events"),
+            *words_of("--kv-replay", engines, "kv_replay"),
             "--redis", redis.url, "--secret-file", secret_file, "--state-dir", state,
-            "--admin-port", self.admin_port, "--log-format", "json"], folder)
+            "--admin-port", self.admin_port, "--log-format", "json", *flags], folder)
+
+    def metric(self, name, **labels):
+        """The sum over the label sets that have these; 0 where there is none."""
+        text = get(f"http://127.0.0.1:{self.admin_port}/metrics")[1]
+        found = re.findall(rf"^{re.escape(name)}({{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for which, value in found
+                   if all(f'{label}="{wanted}"' in which for label, wanted in labels.items()))
+
+
+def words_of(flag, engines, what):
+    return [flag, ",".join(getattr(engine, what) for engine in engines)]
 
 
 def start_engines(folder, kind, count, cache, *flags):
@@ -106,7 +119,7 @@ class Cluster:
         flags = list(router_flags)
         if rung == "exact":
             self.redis = Redis(f"redis-{self.run_count}", self.folder)
-            self.agents = [Agent(f"agent-{self.run_count}-{i}", engine, self.redis,
+            self.agents = [Agent(f"agent-{self.run_count}-{i}", [engine], self.redis,
                                  self.secret_file, self.folder)
                            for i, engine in enumerate(self.engines)]
             flags += ["--redis", self.redis.url, "--secret-file", self.secret_file]

@@ -20,10 +20,13 @@ def model_folder(folder):
 
 class Fleet:
     """The engines of the session. What a test killed is replaced for the next one; a spare starts
-    while the first tests run, because starting takes longer than all of them."""
+    while the first tests run, because starting takes longer than all of them. Each has a connector
+    whose agent is away, but in one test."""
 
     def __init__(self, model_folder, folder):
         self.model_folder, self.folder = model_folder, folder
+        self.tiers = folder / "tiers"
+        self.tiers.mkdir(mode=0o700)
         self.started = 0
         self.router = self.spare = None
         self.engines = [self.start_engine() for _ in range(2)]
@@ -36,7 +39,7 @@ class Fleet:
 
     def start_engine(self):
         engine = Engine(f"engine-{self.started}", self.model_folder, self.folder,
-                        Cache(publishes=True))
+                        Cache(publishes=True, tiers=f"{self.tiers}/agent.sock"))
         self.started += 1
         return engine
 

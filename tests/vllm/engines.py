@@ -17,6 +17,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPO = HERE.parents[1]
+CONNECTOR = REPO / "kvtier/connector/python"
 BIN = pathlib.Path(os.environ.get("SAMOVAR_BIN_DIR", REPO / "build" / "bin"))
 MODEL = "tiny"
 VERSION = "0.32.0"
@@ -26,7 +27,6 @@ START_S = 600 # half a minute on a machine of its own
 
 ENGINE_FLAGS = [
     "--served-model-name", MODEL, "--host", "127.0.0.1", "--enforce-eager",
-    "--dtype", "bfloat16",
     # Long prompts take several steps, as they do on a real GPU.
     "--max-num-batched-tokens", str(PREFILL_STEP_TOKENS),
     "--enable-prompt-tokens-details",
@@ -74,8 +74,8 @@ def wait_until(is_true, what, timeout_s):
 class Process:
     """A program of its own session: whatever it starts ends with it, and nothing else does."""
 
-    def __init__(self, name, command, folder, environment=None):
-        self.name, self.port = name, free_port()
+    def __init__(self, name, command, folder, environment=None, port=None):
+        self.name, self.port = name, port or free_port()
         self.log_path = folder / f"{name}.log"
         command = [str(word).replace("{port}", str(self.port)) for word in command]
         with open(self.log_path, "wb") as log:
@@ -121,25 +121,34 @@ class Cache:
     context_tokens: int = 8192
     hashes: str = "int"  # or "bytes": of published blocks
     publishes: bool = False
+    dtype: str = "bfloat16"
+    tiers: str = ""  # the socket of an agent that has some, or will have; empty: no connector
 
 
 class Engine(Process):
     """One vLLM server. Created at once, ready later: several start side by side."""
 
-    def __init__(self, name, model_folder, folder, cache=Cache()):
+    def __init__(self, name, model_folder, folder, cache=Cache(), port=None):
         program = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "vllm"
         self.kv_events, self.kv_replay = (f"ipc://{folder}/{name}.{what}"
                                           for what in ("events", "replay"))
-        flags = ["--max-model-len", cache.context_tokens, "--block-size", cache.block_tokens,
+        flags = ["--dtype", cache.dtype, "--max-model-len", cache.context_tokens, "--block-size", cache.block_tokens,
                  "--num-gpu-blocks-override", cache.block_count]
         if cache.publishes:
             flags += ["--kv-events-config", json.dumps({
                 "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.kv_events,
                 "replay_endpoint": self.kv_replay})]
-        environment = {**ENGINE_ENVIRONMENT,
+        if cache.tiers:
+            flags += ["--kv-transfer-config", json.dumps({
+                "kv_connector": "SamovarConnector",
+                "kv_connector_module_path": "samovar_vllm.connector", "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"socket": cache.tiers,
+                                              "worker": "http://127.0.0.1:{port}"}})]
+        environment = {**ENGINE_ENVIRONMENT, "PYTHONPATH": str(CONNECTOR),
                        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(cache.hashes == "int"))}
         super().__init__(name, [program, "serve", model_folder, "--port", "{port}", *ENGINE_FLAGS,
-                                *flags], folder, environment)
+                                *flags], folder, environment, port)
 
     def is_ready(self):
         assert self.is_running(), f"{self.name} ended:\n{self.log_tail()}"

@@ -11,17 +11,17 @@ import contextlib
 import hashlib
 import mmap
 import os
-import pathlib
 import random
 import select
-import selectors
 import socket
 import sys
 import threading
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "kvtier/connector/python"))
+from engines import CONNECTOR
 
-from samovar_vllm import wire  # noqa: E402
+sys.path.insert(0, str(CONNECTOR))
+
+from samovar_vllm import wire
 
 DESCRIPTORS_MAX = 64
 
@@ -127,29 +127,20 @@ class FakeAgent:
     # --- its thread ---
 
     def _serve(self):
-        selector = selectors.DefaultSelector()
-        selector.register(self._listener, selectors.EVENT_READ)
-        selector.register(self._woken, selectors.EVENT_READ)
         while not self._is_ending:
-            for key, _ in selector.select():
-                if key.fileobj is self._woken:
+            self.connections = [c for c in self.connections if c.stream.fileno() >= 0]
+            heard = {c.stream: c for c in self.connections if not c.is_left}
+            for stream in select.select([self._listener, self._woken, *heard], [], [])[0]:
+                if stream is self._woken:
                     self._woken.recv(1)
-                elif key.fileobj is self._listener:
-                    connection = Connection(self._listener.accept()[0], self.boot)
-                    self.connections.append(connection)
-                    selector.register(connection.stream, selectors.EVENT_READ, connection)
+                elif stream is self._listener:
+                    self.connections.append(Connection(self._listener.accept()[0], self.boot))
                 else:
-                    self._read_in_order(key.data)
-            for connection in [c for c in self.connections if c.stream.fileno() < 0]:
-                self.connections.remove(connection)
-            for key in [k for k in selector.get_map().values() if k.fileobj.fileno() < 0
-                        or (k.data is not None and k.data.is_left)]:
-                selector.unregister(key.fileobj)
+                    self._read_in_order(heard[stream])
         for connection in self.connections:
             connection.close()
         self.connections = []
         self._listener.close()
-        selector.close()
 
     def _read_in_order(self, connection):
         """What the scheduler of a worker's engine has said comes first."""

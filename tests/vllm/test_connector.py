@@ -3,15 +3,18 @@
 dying, or another one than before. Whatever it does, the engine goes on, in time, and with the right
 bytes or none."""
 
+import os
 import pathlib
 import random
 import re
+import subprocess
 import threading
 import time
 import types
 
 import pytest
 
+from engines import CONNECTOR
 from fake_agent import FakeAgent, wire
 from half_engine import BLOCK_TOKENS, HalfEngine, wait_for
 import samovar_vllm
@@ -128,6 +131,18 @@ def test_the_version_is_the_projects():
     text = (REPO / "CMakeLists.txt").read_text()
 
     assert re.search(r"project\(samovar VERSION (\S+)", text)[1] == samovar_vllm.__version__
+
+
+# --- the engine's memory ---
+
+def test_blocks_of_all_layouts_are_named_byte_by_byte():
+    """layouts.py, in the engine's Python: it needs torch, which the others here do not."""
+    python = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "python"
+    done = subprocess.run([python, pathlib.Path(__file__).with_name("layouts.py")], text=True,
+                          env={**os.environ, "PYTHONPATH": str(CONNECTOR)}, capture_output=True,
+                          check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 # --- an agent as it should be ---

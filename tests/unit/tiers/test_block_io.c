@@ -10,9 +10,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { SECTOR = BLOCK_IO_SECTOR_BYTES, OP_COUNT = 300, CALLER_COUNT = 6 };
@@ -182,6 +188,40 @@ Test(block_io, a_file_that_is_not_open_fails_alone)
     }
 }
 
+static void count_done(struct block_io_op *op)
+{
+    atomic_uint *done = op->ctx;
+
+    cr_assert(ne(int, op->status, 1));
+    atomic_fetch_add(done, 1);
+}
+
+Test(block_io, each_is_told_once_when_it_is_done)
+{
+    for (size_t way = 0; way < WAY_COUNT; way++) {
+        struct block_io *io = make(way);
+        if (io == NULL)
+            continue;
+        struct file file = make_file();
+        uint8_t *bytes = sectors(OP_COUNT * 2);
+        struct block_io_op ops[OP_COUNT];
+        atomic_uint done[OP_COUNT] = {0};
+        for (size_t i = 0; i < OP_COUNT; i++) {
+            ops[i] = op_of(&file, bytes, i, i % 3 != 0); /* some read beyond the end */
+            ops[i].on_done = count_done;
+            ops[i].ctx = &done[i];
+        }
+
+        (void)block_io_run(io, ops, OP_COUNT);
+
+        for (size_t i = 0; i < OP_COUNT; i++)
+            cr_assert(eq(u32, atomic_load(&done[i]), 1));
+        free(bytes);
+        drop_file(&file);
+        block_io_destroy(&io);
+    }
+}
+
 struct caller {
     struct block_io *io;
     struct file file;
@@ -229,6 +269,38 @@ Test(block_io, callers_do_not_get_each_others_bytes)
     }
 }
 
+/* As a container's filter does: io_uring_setup() is answered with error. */
+static void forbid_uring(int error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+
+    cr_assert(eq(int, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0));
+    cr_assert(eq(int, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0));
+}
+
+Test(block_io, where_io_uring_is_forbidden_threads_do_it)
+{
+    struct file file = make_file();
+    uint8_t *bytes = sectors(OP_COUNT * 2);
+    struct block_io *io;
+    forbid_uring(EPERM);
+
+    cr_assert(eq(int, block_io_uring_create(&io), -EPERM));
+    cr_assert(eq(int, block_io_create(true, &io), 0));
+
+    cr_assert(eq(str, (char *)io->ops->name, "threads"));
+    cr_assert(eq(sz, run(io, &file, bytes, true), OP_COUNT));
+    free(bytes);
+    drop_file(&file);
+    block_io_destroy(&io);
+}
+
 /* A disk of moods: each try takes the next result; above 0: so many bytes at most, and done. */
 struct moody {
     struct block_io io;
@@ -244,12 +316,11 @@ static void try_moody(struct block_io *io, struct block_io_op *ops, size_t count
 
     cr_assert(eq(sz, count, 1));
     moody->was_direct[moody->tries++] = ops->is_direct;
-    ops->result = mood;
     if (mood > 0)
-        ops->result =
-            pread(ops->fd, ops->parts[0].iov_base,
-                  (size_t)mood < ops->parts[0].iov_len ? (size_t)mood : ops->parts[0].iov_len,
-                  (off_t)ops->offset);
+        mood = pread(ops->fd, ops->parts[0].iov_base,
+                     (size_t)mood < ops->parts[0].iov_len ? (size_t)mood : ops->parts[0].iov_len,
+                     (off_t)ops->offset);
+    block_io_settle(ops, mood);
 }
 
 static int run_moody(struct moody *moody, const ssize_t *moods, bool is_write)

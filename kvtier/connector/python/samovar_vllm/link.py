@@ -201,8 +201,8 @@ class Link:
             self._say(logging.WARNING, f"the agent at {self.path} refuses: {what}")
             retry_s = REFUSED_RETRY_S
         except (OSError, wire.Broken) as error:
-            self._say(logging.WARNING, f"no agent at {self.path} ({error}): no tiers until it is "
-                                       "there")
+            self._say(logging.WARNING, f"no agent to be had at {self.path} ({error}): no "
+                                       "tiers until there is one")
             retry_s = RETRY_S
         stream.close()
         return None, retry_s

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What tiers are worth and what they cost, with simulated engines and real bytes: pages are copied,
+compared and written to the disk of this machine; only the computing is simulated.
+
+thrash    a working set three times what engines, CPU memory and SSD hold together, asked for at
+          random: hardly anything is found, everything is saved. Requests a second, without tiers,
+          with, and with but without the guard. Goal: with >= 0.9 of without.
+fits      the same load with a working set that CPU memory holds: what tiers are for.
+prefetch  prompts that lie on the SSD alone, asked for behind work of two seconds that the engine has
+          to do first: time to first token beyond that work, past the router (nobody knows of it
+          beforehand) and through it (its hint brings them into CPU memory meanwhile).
+
+    build/bench/tiers              # about six minutes
+    build/bench/tiers --quick      # small, short, nothing to quote
+
+Exit 0: goals reached; 1: missed; 2: a page was wrong or a request failed; 77: a program is missing.
+"""
+
+import argparse
+import dataclasses
+import http.client
+import json
+import pathlib
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests" / "integration"))
+
+from peers.openai_api import MODEL  # noqa: E402
+from peers.process import program, wait_until  # noqa: E402
+from peers.redis_server import RedisServer  # noqa: E402
+from peers.router import Router  # noqa: E402
+from peers.tiered_node import BLOCK_TOKENS, TieredNode, prompt  # noqa: E402
+
+EXIT_SKIP = 77
+
+
+@dataclasses.dataclass
+class Plan:
+    engines: int = 2
+    engine_blocks: int = 384     # of each
+    cpu_pages: int = 768
+    ssd_pages: int = 1536
+    page_bytes: int = 512 << 10
+    prompt_blocks: int = 48
+    prefill_tps: int = 8000
+    clients: int = 8
+    warm_s: float = 10
+    seconds: float = 30
+    prefetches: int = 20
+
+
+QUICK = Plan(engine_blocks=96, cpu_pages=96, ssd_pages=192, page_bytes=64 << 10, prompt_blocks=12,
+             clients=4, warm_s=1, seconds=2, prefetches=2)
+
+
+class Place:
+    """A folder, a Redis and a secret; nodes in it."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.redis = RedisServer()
+        self.secret_file = self.folder / "secret"
+        self.secret_file.touch(0o600)
+        self.secret_file.write_text("as good as any other for a bench\n")
+        self.count = 0
+
+    def node(self, plan, *agent_flags, has_tiers=True, engines=None, sim_flags=()):
+        self.count += 1
+        flags = ["--prefill-tps", plan.prefill_tps, *sim_flags]
+        return TieredNode(self.folder / f"node-{self.count}", self.redis, self.secret_file,
+                          engine_count=engines or plan.engines,
+                          engine_blocks=plan.engine_blocks + 1, cpu_pages=plan.cpu_pages,
+                          ssd_pages=plan.ssd_pages, page_bytes=plan.page_bytes, sim_flags=flags,
+                          agent_flags=agent_flags, has_tiers=has_tiers)
+
+    def close(self):
+        self.redis.stop()
+
+
+def discard(node):
+    """Its pages must have been right; what it has on disk makes room."""
+    if node.agent is not None:
+        node.check_pages()
+    node.stop()
+    shutil.rmtree(node.ssd, ignore_errors=True)
+
+
+# --- throughput -------------------------------------------------------------------------------------
+
+class Clients:
+    """Ask in a loop, each over a connection of its own; prompts at random, equally often."""
+
+    def __init__(self, plan, sims, prompts):
+        self.prompts = prompts
+        self.done, self.cached, self.failures = 0, 0, []
+        self.is_over = False
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(sims[n % len(sims)], n), daemon=True)
+                        for n in range(plan.clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, sim, number):
+        choose = random.Random(number)
+        conn = http.client.HTTPConnection(*sim.address, timeout=60)
+        while not self.is_over:
+            body = choose.choice(self.prompts)
+            try:
+                conn.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                answer = conn.getresponse()
+                told = json.loads(answer.read())
+                cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
+            except (OSError, KeyError, http.client.HTTPException) as failure:
+                self.failures.append(repr(failure))
+                conn.close()
+                continue
+            with self.lock:
+                self.done += 1
+                self.cached += cached
+
+    def stop(self):
+        self.is_over = True
+        for thread in self.threads:
+            thread.join()
+
+
+def throughput(plan, node, working_set):
+    """(requests a second, share of prompt tokens that was not computed) once it runs evenly."""
+    count = max(2, int(working_set / plan.prompt_blocks))
+    prompts = [json.dumps({"model": MODEL, "prompt": prompt(seed, plan.prompt_blocks),
+                           "max_tokens": 1}) for seed in range(count)]
+    clients = Clients(plan, node.sims, prompts)
+    time.sleep(plan.warm_s)
+    done, cached, begun = clients.done, clients.cached, time.monotonic()
+    time.sleep(plan.seconds)
+    done, cached = clients.done - done, clients.cached - cached
+    took = time.monotonic() - begun
+    clients.stop()
+    if clients.failures:
+        raise SystemExit(f"BROKEN: {len(clients.failures)} requests failed: {clients.failures[0]}")
+    return done / took, cached / (done * (plan.prompt_blocks * BLOCK_TOKENS + 1))
+
+
+def tier_figures(node):
+    metrics = node.agent.metrics()
+    names = ("saved", "save_refused", "demoted", "demotion_skipped", "loaded_cpu", "loaded_ssd",
+             "evicted_cpu", "evicted_ssd")
+    return ", ".join(f"{name} {metrics[f'samovar_agent_tier_blocks_{name}_total']:.0f}"
+                     for name in names)
+
+
+def run_load(place, plan, name, working_set, ways):
+    """{way: requests a second}"""
+    rates = {}
+    print(f"{name}: {working_set:.0f} blocks of {plan.page_bytes >> 10} KiB are asked for; engines "
+          f"hold {plan.engines * plan.engine_blocks}, CPU {plan.cpu_pages}, SSD {plan.ssd_pages}")
+    for way, flags in ways.items():
+        node = place.node(plan, *(flags or ()), has_tiers=flags is not None)
+        rates[way], share = throughput(plan, node, working_set)
+        print(f"  {way:22} {rates[way]:7.1f} requests/s, {100 * share:5.1f} % found"
+              + (f"; {tier_figures(node)}" if flags is not None else ""), flush=True)
+        discard(node)
+    return rates
+
+
+# --- prefetch ---------------------------------------------------------------------------------------
+
+def first_token_s(address, body):
+    """From the request to the first event with text."""
+    conn = http.client.HTTPConnection(*address, timeout=120)
+    begun = time.monotonic()
+    conn.request("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}),
+                 {"Content-Type": "application/json"})
+    answer = conn.getresponse()
+    if answer.status != 200:
+        raise SystemExit(f"BROKEN: {answer.status}: {answer.read()!r}")
+    while True:
+        line = answer.readline()
+        if not line:
+            raise SystemExit("BROKEN: a stream without text")
+        if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+            took = time.monotonic() - begun
+            answer.read()
+            conn.close()
+            return took
+
+
+def talk(seed, plan):
+    """Text of about prompt_blocks blocks."""
+    words = random.Random(seed)
+    text = " ".join(f"{words.getrandbits(32):08x}" for _ in range(plan.prompt_blocks * 6))
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
+
+
+def push_down(node, plan):
+    """Engine and CPU memory are full of others' blocks."""
+    for _ in range(1 + plan.cpu_pages // plan.engine_blocks):
+        node.sims[0].evict(plan.engine_blocks)
+
+
+def ask_behind_work(node, plan, address, body):
+    """TTFT beyond two seconds of work that came before it."""
+    blocker = node.sims[0].begin(prompt(random.getrandbits(60), plan.prefill_tps * 2 // BLOCK_TOKENS,
+                                        0), answer_tokens=1)
+    wait_until(lambda: node.sims[0].running() == 1, "the engine works")
+    took = first_token_s(address, body)
+    blocker.close()
+    return took
+
+
+def run_prefetch(place, plan):
+    # One at a time: a request waits for the work before it, as in a queue.
+    plan = dataclasses.replace(plan, engine_blocks=max(plan.engine_blocks,
+                                                       plan.prefill_tps * 2 // BLOCK_TOKENS + 8))
+    node = place.node(plan, engines=1, sim_flags=["--max-running", 1])
+    router = Router([], ["--redis", place.redis.url, "--secret-file", place.secret_file,
+                         "--probe-interval-ms", 200])
+    times = {"past the router": [], "through the router": []}
+    router.wait_ready()
+    router.wait_states("up", 1)
+    wait_until(lambda: all(row["believed"] for row in
+                           router.admin("/residency").json()["workers"]), "believed")
+    for number in range(plan.prefetches):
+        for way, address in (("past the router", node.sims[0].address),
+                             ("through the router", router.address)):
+            body = talk(2 * number + (way == "through the router"), plan)
+            for _ in range(2):  # seen twice: worth a place on the SSD
+                first_token_s(router.address, body)
+                node.sims[0].evict(plan.engine_blocks)
+            push_down(node, plan)
+            times[way].append(ask_behind_work(node, plan, address, body))
+    print(f"prefetch: prompts of {plan.prompt_blocks} blocks of {plan.page_bytes >> 10} KiB on the SSD, "
+          f"behind two seconds of work")
+    for way, taken in times.items():
+        print(f"  {way:22} {statistics.median(taken) * 1000:7.0f} ms to the first token (median of "
+              f"{len(taken)})")
+    print(f"  {tier_figures(node)}; promoted "
+          f"{node.agent.metrics()['samovar_agent_tier_blocks_promoted_total']:.0f}")
+    router.stop()
+    discard(node)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", default=["thrash", "fits", "prefetch"])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--folder", help="on the disk to measure (default: a temporary one)")
+    arguments = parser.parse_args()
+    if not shutil.which("redis-server") or not program("samovar-agent").exists():
+        print("SKIPPED: redis-server or samovar-agent is missing")
+        return EXIT_SKIP
+    plan = QUICK if arguments.quick else Plan()
+    held = plan.engines * plan.engine_blocks + plan.cpu_pages + plan.ssd_pages
+    is_reached = True
+    with tempfile.TemporaryDirectory(prefix="tiers-", dir=arguments.folder) as folder:
+        place = Place(folder)
+        try:
+            if "thrash" in arguments.what:
+                rates = run_load(place, plan, "thrash", 3 * held, WAYS)
+                share = rates["tiers"] / rates["no tiers"]
+                is_reached = share >= 0.9
+                print(f"  goal: tiers >= 0.9 of no tiers: {share:.2f}: "
+                      f"{'reached' if is_reached else 'MISSED'}")
+            if "fits" in arguments.what:
+                run_load(place, plan, "fits", 0.8 * plan.cpu_pages + plan.engine_blocks, WAYS)
+            if "prefetch" in arguments.what:
+                run_prefetch(place, plan)
+        finally:
+            place.close()
+    print("reached" if is_reached else "MISSED")
+    return 0 if is_reached or arguments.quick else 1
+
+
+# way -> flags of the agent; None: there is none, and the engines keep nothing.
+WAYS = {"no tiers": None, "tiers": []}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+An engine as the agent's socket sees it: its scheduler, its worker, and its memory, whose every page
+the test can fill and read. It says what the test says, in the words of kvtier/connector/ipc_wire.h.
+"""
+
+import array
+import fcntl
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+
+from peers.wire import WAIT_S
+
+MAGIC, VERSION = 0x5653, 1
+HEAD = struct.Struct("<HBBIQ")
+MESSAGE_BYTES_MAX = 65536
+(HELLO, OPEN, TOKENS, LOOKUP, TAKE, CLOSE, RESET, LOAD, SAVE, PING) = range(1, 11)
+(WELCOME, REFUSED, FOUND, DONE, LOADED, SAVED, PONG) = range(65, 72)
+SCHEDULER, WORKER = 1, 2
+HIT, MISS, SLOWER, LATER, NO_ROOM = range(5)
+(REFUSED_VERSION, REFUSED_BROKEN, REFUSED_WORKER, REFUSED_LAYOUT, REFUSED_RANKS,
+ REFUSED_BUSY) = range(1, 7)
+TOKENS_IN_A_MESSAGE = 15000
+BLOCK_TOKENS = 16
+
+
+def message(kind, body, boot=0, version=VERSION):
+    return HEAD.pack(MAGIC, version, kind, HEAD.size + len(body), boot) + body
+
+
+def text(value):
+    raw = value.encode() if isinstance(value, str) else value
+    return struct.pack("<H", len(raw)) + raw
+
+
+def numbers(values):
+    return struct.pack(f"<{len(values)}I", *values)
+
+
+class Ended(Exception):
+    """The agent has closed the connection."""
+
+
+class Link:
+    """One connection: whole messages out and in."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(WAIT_S)
+        self.socket.connect(str(path))
+        self.boot = 0
+
+    def send(self, kind, body, fds=()):
+        self.send_raw(message(kind, body, self.boot), fds)
+
+    def send_raw(self, raw, fds=()):
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([raw], rights)
+
+    def receive(self, *kinds):
+        """(kind, body) of the next message, which must be of one of these kinds."""
+        raw = self.socket.recv(MESSAGE_BYTES_MAX)
+        if not raw:
+            raise Ended
+        magic, version, kind, length, boot = HEAD.unpack_from(raw)
+        assert (magic, version, length) == (MAGIC, VERSION, len(raw)), raw
+        assert boot != 0 and self.boot in (0, boot)
+        self.boot = boot
+        body = raw[HEAD.size:]
+        assert not kinds or kind in kinds, f"{kind}: {body}"
+        return kind, body
+
+    def refusal(self):
+        """(code, sentence), behind which the connection ends."""
+        _, body = self.receive(REFUSED)
+        code, _, _, length = struct.unpack_from("<HHIH", body)
+        assert len(body) == 10 + length
+        self.expect_end()
+        return code, body[10:].decode()
+
+    def expect_end(self):
+        try:
+            raw = self.socket.recv(MESSAGE_BYTES_MAX)
+        except ConnectionResetError:  # it had not read all that was sent
+            raw = b""
+        assert raw == b"", raw
+
+    def is_silent(self, seconds=0.05):
+        return not select.select([self.socket], [], [], seconds)[0]
+
+    def ping(self, number=7):
+        self.send(PING, struct.pack("<Q", number))
+        assert self.receive(PONG)[1] == struct.pack("<Q", number)
+
+    def close(self):
+        self.socket.close()
+
+
+class Memory:
+    """Pages of an engine on a CPU: layers of blocks in one memfd, as vLLM lays them out."""
+
+    def __init__(self, block_count=64, layer_count=2, layer_bytes=4096,
+                 is_sealed=True):
+        self.block_count, self.layer_count, self.layer_bytes = block_count, layer_count, layer_bytes
+        self.bytes = block_count * layer_count * layer_bytes
+        self.fd = os.memfd_create("engine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, self.bytes)
+        if is_sealed:
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.map = mmap.mmap(self.fd, self.bytes)
+
+    def _places(self, block):
+        for layer in range(self.layer_count):
+            start = (layer * self.block_count + block) * self.layer_bytes
+            yield slice(start, start + self.layer_bytes)
+
+    def write(self, block, page):
+        for i, place in enumerate(self._places(block)):
+            self.map[place] = page[i * self.layer_bytes:(i + 1) * self.layer_bytes]
+
+    def read(self, block):
+        return b"".join(self.map[place] for place in self._places(block))
+
+    @property
+    def page_bytes(self):
+        return self.layer_count * self.layer_bytes
+
+    def segments(self):
+        """(region, offset, stride, bytes)"""
+        return [(0, layer * self.block_count * self.layer_bytes, self.layer_bytes, self.layer_bytes)
+                for layer in range(self.layer_count)]
+
+    def close(self):
+        self.map.close()
+        os.close(self.fd)
+
+
+class EngineClient:
+    """Both connections of one engine of one rank, registered unless it is told otherwise."""
+
+    def __init__(self, path, worker="", model="tiny", block_tokens=BLOCK_TOKENS, memory=None, engine_id=None,
+                 registers=True):
+        self.path = path
+        self.worker_name, self.model, self.block_tokens = worker, model, block_tokens
+        self.memory = memory or Memory()
+        self.engine_id = engine_id or os.urandom(16)
+        self.scheduler = self.worker = None
+        self.next_request = self.next_job = 1
+        if registers:
+            self.register()
+
+    def register(self):
+        self.register_scheduler()
+        self.register_worker()
+        return self
+
+    def register_scheduler(self):
+        self.scheduler = Link(self.path)
+        self.scheduler.send(HELLO, self.hello(SCHEDULER))
+        return self.welcome(self.scheduler)
+
+    def register_worker(self):
+        self.worker = Link(self.path)
+        self.worker.send(HELLO, self.hello(WORKER), [self.memory.fd])
+        return self.welcome(self.worker)
+
+    @staticmethod
+    def welcome(link):
+        """(lease_ms, lookup_ms, save_ms)"""
+        return struct.unpack_from("<III", link.receive(WELCOME)[1])
+
+    def hello(self, role, device=0, rank=0, rank_count=1, **other):
+        """Any field may be said otherwise: block_tokens, model, segments, region_bytes, ..."""
+        memory = self.memory
+        is_worker = role == WORKER
+        segments = other.get("segments", memory.segments() if is_worker else [])
+        regions = [other.get("region_bytes", memory.bytes)] if is_worker else []
+        body = struct.pack("<BBHHHIII", role, device, rank, rank_count, len(regions), len(segments),
+                           other.get("block_count", memory.block_count if is_worker else 0),
+                           other.get("block_tokens", self.block_tokens))
+        body += self.engine_id + bytes(16) + bytes(64)
+        body += text(other.get("worker", self.worker_name)) + text(other.get("model", self.model))
+        body += text("0.32.0")
+        body += b"".join(struct.pack("<QQ64x", length, 0) for length in regions)
+        return body + b"".join(struct.pack("<IIQQQ", region, 0, offset, stride, length)
+                               for region, offset, stride, length in segments)
+
+    # --- scheduler ---
+
+    def open(self, ids, request_id="chatcmpl-1", lora="", salt=""):
+        """The number of a new request with a prompt of these ids."""
+        request = self.next_request
+        self.next_request += 1
+        first, rest = ids[:TOKENS_IN_A_MESSAGE], ids[TOKENS_IN_A_MESSAGE:]
+        self.scheduler.send(OPEN, struct.pack("<QII", request, len(ids), len(first)) +
+                            text(request_id) + text(lora) + text(salt) + numbers(first))
+        at = len(first)
+        while rest:
+            part, rest = rest[:TOKENS_IN_A_MESSAGE], rest[TOKENS_IN_A_MESSAGE:]
+            self.scheduler.send(TOKENS, struct.pack("<QII", request, at, len(part)) + numbers(part))
+            at += len(part)
+        return request
+
+    def lookup(self, request, local_tokens=0):
+        """(tokens, why)"""
+        self.scheduler.send(LOOKUP, struct.pack("<QII", request, local_tokens, 0))
+        answered, tokens, later_ms, why = struct.unpack_from(
+            "<QIIB", self.scheduler.receive(FOUND)[1])
+        assert answered == request and (later_ms > 0) == (why == LATER)
+        return tokens, why
+
+    def lookup_soon(self, request, local_tokens=0):
+        """The same, as often as it is told to ask later."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            tokens, why = self.lookup(request, local_tokens)
+            if why != LATER:
+                return tokens, why
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def take(self, request, first_block, block_count):
+        self.scheduler.send(TAKE, struct.pack("<QII", request, first_block, block_count))
+
+    def close_request(self, request):
+        self.scheduler.send(CLOSE, struct.pack("<Q", request))
+
+    def reset(self):
+        self.scheduler.send(RESET, struct.pack("<Q", 1))
+        self.scheduler.receive(DONE)
+
+    # --- worker ---
+
+    def begin_load(self, request, blocks, first_block=0):
+        job = self.next_job
+        self.next_job += 1
+        self.worker.send(LOAD, struct.pack("<QQII", job, request, first_block, len(blocks)) +
+                         numbers(blocks))
+        return job
+
+    def loaded(self, job):
+        """How many blocks of that load are there, once it is done."""
+        answered, count = struct.unpack_from("<QI", self.worker.receive(LOADED)[1])
+        assert answered == job
+        return count
+
+    def load(self, request, blocks, first_block=0):
+        return self.loaded(self.begin_load(request, blocks, first_block))
+
+    def begin_save(self, *entries, step_tokens=0, step_us=0):
+        """entries: (request, first_block, engine blocks)"""
+        job = self.next_job
+        self.next_job += 1
+        body = struct.pack("<QIIII", job, len(entries), step_tokens, step_us, 0)
+        for request, first_block, blocks in entries:
+            body += struct.pack("<QII", request, first_block, len(blocks)) + numbers(blocks)
+        self.worker.send(SAVE, body)
+        return job
+
+    def saved(self, job):
+        """(saved, known, refused)"""
+        answered, *counts = struct.unpack_from("<QIII", self.worker.receive(SAVED)[1])
+        assert answered == job
+        return tuple(counts)
+
+    def save(self, request, blocks, first_block=0, **step):
+        return self.saved(self.begin_save((request, first_block, blocks), **step))
+
+    # --- its end ---
+
+    def close(self):
+        for link in (self.scheduler, self.worker):
+            if link is not None:
+                link.close()
+        self.scheduler = self.worker = None
+
+    def stop(self):
+        self.close()
+        self.memory.close()

@@ -1,0 +1,703 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The tiers of a real agent, and engines that the test plays: what was saved comes back as it was, or
+not at all, whoever dies, lies, dawdles or shares; and the map says what can be loaded.
+"""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from peers import engine_client as wire
+from peers.engine_client import (
+    BLOCK_TOKENS, HIT, MISS, NO_ROOM, SLOWER, Ended, EngineClient, Link, Memory)
+from peers.kv_engine import KvEngine
+from peers.process import REPO, program, wait_until
+from peers.wire import WAIT_S
+
+MIB = 1 << 20
+HOLD_S = 1
+
+
+def prompt_ids(number, block_count, tail=1):
+    """Ids of a prompt like no other."""
+    chance = random.Random(number)
+    return [chance.randrange(1 << 17) for _ in range(block_count * BLOCK_TOKENS + tail)]
+
+
+def page_of(seed, memory):
+    return random.Random(seed).randbytes(memory.page_bytes)
+
+
+class Node:
+    """Redis, one worker's name, and an agent with tiers."""
+
+    def __init__(self, start_agent, redis, worker, directory):
+        self._start_agent = start_agent
+        self.redis, self.worker = redis, worker
+        self.directory = directory
+        self.socket = directory / "run" / "agent.sock"
+        self.events = KvEngine()
+        self.engines = []
+        self.agent = None
+
+    def start_agent(self, *flags, cpu_bytes=4 * MIB, ssd_bytes=0, **options):
+        flags = ["--cpu-bytes", cpu_bytes, "--ipc-socket", self.socket, *flags]
+        if ssd_bytes:
+            flags += ["--ssd-bytes", ssd_bytes, "--ssd-dir", self.directory / "ssd",
+                      "--ssd-reserve-bytes", 0]
+        self.agent = self._start_agent(self.worker, self.redis, *flags,
+                                       kv_events=self.events.events, **options)
+        self.agent.log.wait("tiers_listening")
+        return self.agent
+
+    def engine(self, **options):
+        self.engines.append(EngineClient(self.socket, **options))
+        return self.engines[-1]
+
+    def metric(self, name, **labels):
+        name = f"samovar_agent_{name}"
+        if labels:
+            name += "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
+            return self.agent.metrics()[name]
+        return self.agent.metric_sum(name)
+
+    def wait_metric(self, name, value, **labels):
+        wait_until(lambda: self.metric(name, **labels) == value,
+                   lambda: f"{name} {value}, but it is {self.metric(name, **labels)}")
+
+    def mappings(self):
+        """Of engines' memory in the agent."""
+        maps = Path(f"/proc/{self.agent.pid}/maps").read_text()
+        return maps.count("memfd:engine")
+
+    def engine_descriptors(self):
+        """That the agent has of engines: their sockets, processes and memory."""
+        links = []
+        for fd in Path(f"/proc/{self.agent.pid}/fd").iterdir():
+            try:
+                links.append(os.readlink(fd))
+            except FileNotFoundError:  # closed meanwhile
+                pass
+        unix = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]
+                if line.endswith(str(self.socket))}
+        return sum(link.startswith(("/memfd:engine", "anon_inode:[pidfd]")) or
+                   link.removeprefix("socket:[").removesuffix("]") in unix for link in links)
+
+    def wait_nothing_left(self):
+        """Of any engine: the listening socket alone."""
+        wait_until(lambda: self.mappings() == 0 and self.engine_descriptors() == 1,
+                   lambda: f"{self.mappings()} mappings, {self.engine_descriptors()} descriptors")
+
+    def stop(self):
+        for engine in self.engines:
+            engine.stop()
+        self.events.stop()
+
+
+@pytest.fixture
+def node(start_agent, redis, worker, tmp_path):
+    node = Node(start_agent, redis, worker, tmp_path)
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def engine(node):
+    """Registered at an agent with 4 MiB of CPU memory."""
+    node.start_agent()
+    return node.engine()
+
+
+def save_prompt(engine, number, block_count, first_page=0):
+    """A prompt whose blocks lie in the engine's from first_page on, and are saved. Its ids."""
+    ids = prompt_ids(number, block_count)
+    blocks = list(range(first_page, first_page + block_count))
+    for i, block in enumerate(blocks):
+        engine.memory.write(block, page_of((number, i).__hash__(), engine.memory))
+    request = engine.open(ids, f"chatcmpl-{number}")
+    assert engine.save(request, blocks) == (block_count, 0, 0)
+    engine.close_request(request)
+    return ids
+
+
+def expected_page(engine, number, i):
+    return page_of((number, i).__hash__(), engine.memory)
+
+
+def load_prompt(engine, ids, number, block_count, first_page=32):
+    """Asks, takes and loads all its blocks, and looks at every byte."""
+    request = engine.open(ids, f"chatcmpl-{number}")
+    assert engine.lookup_soon(request) == (block_count * BLOCK_TOKENS, HIT)
+    engine.take(request, 0, block_count)
+    blocks = list(range(first_page, first_page + block_count))
+    for block in blocks:
+        engine.memory.write(block, bytes(engine.memory.page_bytes))
+    assert engine.load(request, blocks) == block_count
+    for i, block in enumerate(blocks):
+        assert engine.memory.read(block) == expected_page(engine, number, i)
+    engine.close_request(request)
+
+
+# --- the way of a block ---
+
+
+def test_what_was_saved_is_found_and_comes_back_as_it_was(engine):
+    ids = save_prompt(engine, 1, 4)
+
+    load_prompt(engine, ids, 1, 4)
+
+
+def test_what_nobody_saved_is_a_miss(engine):
+    save_prompt(engine, 1, 4)
+
+    request = engine.open(prompt_ids(2, 4))
+
+    assert engine.lookup(request) == (0, MISS)
+
+
+def test_what_is_found_begins_behind_what_the_engine_has_itself(engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+
+    assert engine.lookup(request, 2 * BLOCK_TOKENS) == (2 * BLOCK_TOKENS, HIT)
+    engine.take(request, 2, 2)
+    assert engine.load(request, [40, 41], first_block=2) == 2
+    assert engine.memory.read(41) == expected_page(engine, 1, 3)
+
+
+def test_the_prompts_last_token_is_never_found(engine):
+    ids = save_prompt(engine, 1, 4)
+
+    request = engine.open(ids[:4 * BLOCK_TOKENS])
+
+    assert engine.lookup(request) == (3 * BLOCK_TOKENS, HIT)
+
+
+def test_a_longer_prompt_is_found_up_to_where_it_parts(engine):
+    ids = save_prompt(engine, 1, 4)
+
+    request = engine.open(ids[:3 * BLOCK_TOKENS] + prompt_ids(2, 2))
+
+    assert engine.lookup(request) == (3 * BLOCK_TOKENS, HIT)
+
+
+@pytest.mark.parametrize("other", [{"salt": "s"}, {"lora": "l"}])
+def test_other_salts_and_loras_share_nothing(engine, other):
+    ids = save_prompt(engine, 1, 4)
+
+    assert engine.lookup(engine.open(ids, **other)) == (0, MISS)
+
+
+def test_saving_again_is_known(engine):
+    ids = save_prompt(engine, 1, 4)
+
+    assert engine.save(engine.open(ids), [0, 1, 2, 3]) == (0, 4, 0)
+
+
+def test_a_prompt_of_many_messages_is_one(node):
+    node.start_agent("--cpu-bytes", 64 * MIB)
+    engine = node.engine(memory=Memory(block_count=3000, layer_count=1))
+    ids = prompt_ids(1, 2500)  # three messages
+    request = engine.open(ids)
+    assert engine.save(request, list(range(2500))) == (2500, 0, 0)
+
+    assert engine.lookup(engine.open(ids)) == (2500 * BLOCK_TOKENS, HIT)
+
+
+def test_asking_again_is_the_same_answer_and_a_longer_local_hit_another(engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+
+    for _ in range(100):
+        assert engine.lookup(request) == (4 * BLOCK_TOKENS, HIT)
+    assert engine.lookup(request, BLOCK_TOKENS) == (3 * BLOCK_TOKENS, HIT)
+    assert engine.lookup(request) == (4 * BLOCK_TOKENS, HIT)
+
+
+def test_what_computing_beats_is_not_loaded(engine):
+    ids = save_prompt(engine, 1, 4)
+    quick = engine.open(prompt_ids(2, 8))
+    engine.save(quick, list(range(8)), step_tokens=128, step_us=10)
+
+    assert engine.lookup(engine.open(ids)) == (0, SLOWER)
+
+
+def test_reset_forgets_what_was_saved(engine):
+    ids = save_prompt(engine, 1, 4)
+
+    engine.reset()
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+
+
+# --- promises ---
+
+
+def test_a_promise_runs_out(node):
+    node.start_agent("--hold-ms", HOLD_S * 1000)
+    engine = node.engine()
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+    engine.lookup(request)
+    assert node.metric("tier_holds") == 4
+
+    wait_until(lambda: node.metric("tier_holds_expired_total") == 1, "it has run out", 5 * HOLD_S)
+
+    assert node.metric("tier_holds") == 0
+    assert engine.load(request, [40, 41, 42, 43]) == 0
+
+
+def test_taking_fewer_gives_up_the_rest_and_closing_all(node, engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+    engine.lookup(request)
+
+    engine.take(request, 0, 1)
+    engine.scheduler.ping()
+    assert node.metric("tier_holds") == 1
+    engine.close_request(request)
+    engine.scheduler.ping()
+    assert node.metric("tier_holds") == 0
+
+
+def test_what_is_loaded_is_held_no_longer(node, engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+    engine.lookup(request)
+    engine.take(request, 0, 4)
+
+    assert engine.load(request, [40, 41, 42, 43]) == 4
+
+    assert node.metric("tier_holds") == 0
+
+
+def test_what_was_not_promised_is_not_loaded(engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+
+    assert engine.load(request, [40]) == 0  # it did not ask
+    assert engine.load(99, [40]) == 0  # nobody knows it
+    engine.lookup(request)
+    assert engine.load(request, [40], first_block=4) == 0
+
+
+def test_a_worker_is_served_after_all_that_its_scheduler_has_said(engine):
+    """However late that is read."""
+    for number in range(50):
+        ids = prompt_ids(number, 2)
+        request = engine.open(ids, f"chatcmpl-{number}")
+        assert engine.save(request, [0, 1]) == (2, 0, 0)
+
+
+# --- room ---
+
+
+def fill(engine, count, start=1000):
+    """Prompts of 8 blocks each: [(number, ids)]"""
+    return [(number, save_prompt(engine, number, 8)) for number in range(start, start + count)]
+
+
+def test_what_is_used_longest_ago_goes_first(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    prompts = fill(engine, 30)
+
+    assert engine.lookup(engine.open(prompts[0][1])) == (0, MISS)
+    load_prompt(engine, prompts[-1][1], prompts[-1][0], 8)
+    assert node.metric("tier_blocks_evicted_cpu_total") > 0
+
+
+def test_what_is_promised_stays_and_new_blocks_are_refused_where_all_is(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    slots = int(node.metric("tier_slots", tier="cpu"))
+    held = []
+    for number in range(1000, 1000 + slots // 8):
+        ids = save_prompt(engine, number, 8)
+        request = engine.open(ids)
+        assert engine.lookup(request) == (8 * BLOCK_TOKENS, HIT)
+        held.append((number, request))
+    request = engine.open(prompt_ids(1, 16))
+
+    saved, known, refused = engine.save(request, list(range(16)))
+
+    assert saved == slots % 8 and known == 0 and saved + refused == 16
+    for number, request in held:
+        assert engine.load(request, list(range(40, 48))) == 8
+        assert [engine.memory.read(40 + i) for i in range(8)] == [
+            expected_page(engine, number, i) for i in range(8)]
+
+
+def test_blocks_go_to_the_ssd_and_come_back(node):
+    node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
+    engine = node.engine()
+    first = (1, save_prompt(engine, 1, 8))
+    load_prompt(engine, first[1], 1, 8)  # used: worth a write
+    fill(engine, 40)
+    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+
+    load_prompt(engine, first[1], 1, 8)
+
+    assert node.metric("tier_blocks_loaded_ssd_total") + node.metric(
+        "tier_blocks_promoted_total") >= 8
+
+
+def test_what_is_on_the_ssd_outlives_the_agent(node):
+    agent = node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
+    engine = node.engine()
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)
+    fill(engine, 40)
+    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+    engine.close()
+    agent.kill()
+    node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
+
+    engine = node.engine()
+    wait_until(lambda: engine.lookup(engine.open(ids))[1] == HIT, "they are found again")
+
+    load_prompt(engine, ids, 1, 8)
+
+
+def test_an_engine_of_another_model_gets_nothing_of_this_one(node):
+    node.start_agent("--layouts-max", 2)
+    engine = node.engine()
+    ids = save_prompt(engine, 1, 4)
+
+    other = node.engine(model="another")
+
+    assert other.lookup(other.open(ids)) == (0, MISS)
+
+
+# --- engines come and go ---
+
+
+def test_an_engine_that_comes_again_finds_what_it_saved(node, engine):
+    ids = save_prompt(engine, 1, 4)
+    engine.close()
+    node.wait_metric("engines", 0)
+
+    load_prompt(node.engine(), ids, 1, 4)
+
+
+def test_two_engines_share_what_each_has_saved(start_agent, redis, start_worker, tmp_path):
+    workers = [start_worker(), start_worker()]
+    node = Node(start_agent, redis, ",".join(worker.url for worker in workers), tmp_path)
+    events = [node.events, KvEngine()]
+    agent = start_agent(node.worker, redis, "--cpu-bytes", 4 * MIB, "--ipc-socket", node.socket,
+                        kv_events=",".join(source.events for source in events))
+    agent.log.wait("tiers_listening")
+    node.agent = agent
+    first, second = (node.engine(worker=worker.url) for worker in workers)
+    ids = save_prompt(first, 1, 4)
+
+    load_prompt(second, ids, 1, 4)
+
+    events[1].stop()
+    node.stop()
+
+
+@pytest.mark.parametrize("closes", ["scheduler", "worker", "both"])
+def test_a_connection_that_ends_takes_all_of_its_with_it(node, engine, closes):
+    ids = save_prompt(engine, 1, 4)
+    engine.lookup(engine.open(ids))
+    assert node.mappings() > 0
+
+    if closes != "worker":
+        engine.scheduler.close()
+        engine.scheduler = None
+        node.wait_metric("tier_holds", 0)
+        node.wait_metric("engine_requests", 0)
+    if closes != "scheduler":
+        engine.worker.close()
+        engine.worker = None
+        node.wait_metric("engines", 0)
+        wait_until(lambda: node.mappings() == 0, "its memory is let go")
+    wait_until(lambda: node.engine_descriptors() == (1 if closes == "both" else 3),
+               lambda: f"{node.engine_descriptors()} descriptors are left")
+
+
+ENGINE_PROCESS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from peers.engine_client import EngineClient
+engine = EngineClient(sys.argv[2])
+ids = list(range(65))
+request = engine.open(ids)
+engine.save(request, [0, 1, 2, 3])
+engine.lookup(request)
+if os.fork() == 0:
+    time.sleep(600)  # a child that has its sockets too
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_engine_is_gone_within_a_second_though_its_child_has_its_sockets(node):
+    node.start_agent()
+    child = subprocess.Popen(
+        [sys.executable, "-c", ENGINE_PROCESS, REPO / "tests" / "integration", node.socket],
+        stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert child.stdout.readline() == b"ready\n"
+        assert node.metric("tier_holds") == 4 and node.mappings() > 0
+        child.kill()
+        died = time.monotonic()
+
+        node.wait_nothing_left()
+
+        assert time.monotonic() - died < 1
+        assert node.metric("tier_holds") == 0 and node.metric("engine_connections") == 0
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def test_an_engine_that_registers_again_takes_the_place_of_its_last_life(node, engine):
+    ids = save_prompt(engine, 1, 4)
+    old = engine.scheduler, engine.worker
+    engine.lookup(engine.open(ids))
+
+    engine.register()
+
+    for link in old:
+        link.expect_end()
+        link.close()
+    assert node.metric("tier_holds") == 0
+    load_prompt(engine, ids, 1, 4)
+
+
+def test_a_save_of_an_engine_that_did_not_wait_is_thrown_away(node):
+    node.start_agent(cpu_bytes=64 * MIB)
+    engine = node.engine(memory=Memory(block_count=64, layer_count=1, layer_bytes=MIB // 2))
+    ids = prompt_ids(1, 60)
+    request = engine.open(ids)
+    engine.begin_save((request, 0, list(range(60))))
+
+    engine.worker.socket.shutdown(wire.socket.SHUT_WR)
+
+    engine.saved(engine.next_job - 1)  # whatever it says: 60 pages take longer than that
+    engine.worker.expect_end()
+    node.wait_metric("engines", 0)
+    saved = node.metric("tier_blocks_saved_total")
+    assert saved == 0 or node.metric("engine_saves_discarded_total") == 0
+    engine.worker.close()
+    engine.register_worker()
+    tokens, why = engine.lookup(engine.open(ids))
+    assert tokens == saved * BLOCK_TOKENS and why == (HIT if saved else MISS)
+
+
+def test_the_end_comes_behind_the_last_load(node):
+    """Whoever has ended its sending side hears of its loads, and then reads the end."""
+    node.start_agent(cpu_bytes=64 * MIB)
+    engine = node.engine(memory=Memory(block_count=64, layer_count=1, layer_bytes=MIB // 2))
+    ids = save_prompt(engine, 1, 30)
+    request = engine.open(ids)
+    assert engine.lookup(request) == (30 * BLOCK_TOKENS, HIT)
+    jobs = [engine.begin_load(request, list(range(32, 62)))]
+
+    engine.worker.socket.shutdown(wire.socket.SHUT_WR)
+
+    assert [engine.loaded(job) for job in jobs] == [30]
+    engine.worker.expect_end()
+    assert [engine.memory.read(32 + i) for i in range(30)] == [
+        expected_page(engine, 1, i) for i in range(30)]
+
+
+def test_an_agent_that_stops_ends_its_engines_and_leaves_no_socket(node, engine):
+    node.agent.stop()
+
+    engine.scheduler.expect_end()
+    engine.worker.expect_end()
+    assert not node.socket.exists()
+
+
+def test_a_second_agent_is_refused_and_a_dead_ones_socket_replaced(node, secret_file):
+    agent = node.start_agent()
+    argv = [program("samovar-agent"), "--redis", node.redis.url, "--secret-file", secret_file,
+            "--engine", node.worker.url, "--kv-events", node.events.events, "--admin-port", 0,
+            "--cpu-bytes", MIB, "--ipc-socket", node.socket]
+
+    second = subprocess.run([str(word) for word in argv], capture_output=True, text=True,
+                            timeout=WAIT_S)
+
+    assert second.returncode == 4 and "another agent serves it" in second.stderr
+    agent.kill()
+    assert node.socket.exists()
+    node.start_agent()
+    node.engine()
+
+
+# --- who may come, and with what ---
+
+
+def test_the_socket_is_its_users_alone(node):
+    node.start_agent()
+
+    assert stat.S_IMODE(node.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(node.socket.parent.stat().st_mode) == 0o700
+
+
+def refused_hello(node, role=wire.WORKER, fds=None, **other):
+    engine = EngineClient(node.socket, registers=False)
+    link = Link(node.socket)
+    link.send(wire.HELLO, engine.hello(role, **other),
+              [engine.memory.fd] if fds is None and role == wire.WORKER else fds or [])
+    refusal = link.refusal()
+    link.close()
+    engine.stop()
+    return refusal
+
+
+@pytest.mark.parametrize(("other", "code", "words"), [
+    ({"rank_count": 2}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank": 1}, wire.REFUSED_RANKS, "ranks"),
+    ({"worker": "http://10.1.1.1:1"}, wire.REFUSED_WORKER, "--advertise"),
+    ({"block_tokens": 0}, wire.REFUSED_LAYOUT, "tokens"),
+    ({"segments": [(0, 1 << 40, 4096, 4096)]}, wire.REFUSED_LAYOUT, ""),
+    ({"segments": []}, wire.REFUSED_LAYOUT, ""),
+    ({"region_bytes": 1 << 40}, wire.REFUSED_LAYOUT, ""),
+    ({"fds": []}, wire.REFUSED_LAYOUT, "descriptor"),
+    ({"device": 1, "fds": []}, wire.REFUSED_LAYOUT, "GPU"),
+    ({"role": wire.SCHEDULER, "fds": [0]}, wire.REFUSED_BROKEN, "no memory"),
+])
+def test_what_cannot_be_served_is_refused_with_a_sentence(node, other, code, words):
+    node.start_agent()
+
+    refusal = refused_hello(node, **other)
+
+    assert refusal[0] == code and words in refusal[1], refusal
+    node.agent.log.wait("engine_refused")
+    node.wait_nothing_left()
+    node.engine()  # others are served
+
+
+def test_one_layout_too_many_is_refused_while_the_first_is_in_use(node, engine):
+    code, why = refused_hello(node, model="another")
+
+    assert code == wire.REFUSED_LAYOUT and "--layouts-max" in why
+    engine.close()
+    node.wait_metric("engines", 0)
+
+    def registers():
+        try:
+            node.engine(model="another")
+            return True
+        except AssertionError:  # REFUSED: its place is being made
+            return False
+    wait_until(registers, "the place is free")
+
+
+def test_what_does_not_belong_here_is_refused(node, engine):
+    for kind, body in ((wire.LOAD, struct.pack("<QQII", 1, 1, 0, 0)), (wire.HELLO, b""),
+                       (wire.WELCOME, bytes(18))):
+        engine.scheduler.send(kind, body)
+        assert engine.scheduler.refusal()[0] == wire.REFUSED_BROKEN
+        engine.scheduler.close()
+        engine.register_scheduler()
+
+
+def test_a_block_that_the_engine_does_not_have_is_never_written(engine):
+    ids = save_prompt(engine, 1, 4)
+    request = engine.open(ids)
+    engine.lookup(request)
+
+    engine.begin_load(request, [engine.memory.block_count])
+
+    assert engine.worker.refusal()[0] == wire.REFUSED_BROKEN
+
+
+def test_another_version_is_told_apart(node):
+    node.start_agent()
+    link = Link(node.socket)
+
+    link.send_raw(wire.message(wire.HELLO, b"", version=2))
+
+    assert link.refusal()[0] == wire.REFUSED_VERSION
+    link.close()
+
+
+def test_random_messages_harm_nobody(node, engine):
+    chance = random.Random(7)
+    ids = save_prompt(engine, 1, 4)
+    for _ in range(300):
+        link = Link(node.socket)
+        try:
+            if chance.random() < 0.5:
+                link.send(wire.HELLO, engine.hello(wire.SCHEDULER, worker=""))
+                link.receive(wire.WELCOME)
+            for _ in range(chance.randrange(4)):
+                body = chance.randbytes(chance.randrange(200))
+                kind = chance.randrange(256) if chance.random() < 0.3 else chance.randrange(1, 11)
+                raw = wire.message(kind, body, link.boot)
+                if chance.random() < 0.3:
+                    raw = raw[:chance.randrange(len(raw)) or 1]
+                link.send_raw(raw, [0] * chance.randrange(3))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused before it was through
+        link.close()
+    engine.close()  # whose id others had said
+    node.wait_nothing_left()
+
+    load_prompt(node.engine(), ids, 1, 4)
+
+
+def test_an_engine_that_does_not_read_is_ended_and_others_are_served(node, engine):
+    ids = save_prompt(engine, 1, 4)
+    deaf = node.engine(engine_id=b"d" * 16)
+    deaf.scheduler.socket.settimeout(1)
+    try:
+        while True:
+            deaf.scheduler.send(wire.PING, bytes(8))
+    except (BrokenPipeError, ConnectionResetError, TimeoutError):
+        pass
+
+    node.wait_metric("engine_connections_unread_total", 1)
+    load_prompt(engine, ids, 1, 4)
+
+
+def test_connections_are_bounded(node):
+    node.start_agent("--ipc-clients-max", 3)
+    engine = node.engine()
+    third = Link(node.socket)
+    fourth = Link(node.socket)
+
+    assert fourth.refusal()[0] == wire.REFUSED_BUSY
+
+    third.close()
+    fourth.close()
+    engine.scheduler.ping()
+
+
+# --- what routers are told ---
+
+
+def test_tiers_without_a_way_to_them_are_refused(node, secret_file):
+    def refusal(*flags):
+        argv = [program("samovar-agent"), "--redis", node.redis.url, "--secret-file", secret_file,
+                "--engine", node.worker.url, "--kv-events", node.events.events, *flags]
+        done = subprocess.run([str(word) for word in argv], capture_output=True, text=True,
+                              timeout=WAIT_S)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "--ipc-socket" in refusal("--cpu-bytes", "1GiB")
+    assert "--cpu-bytes" in refusal("--ipc-socket", node.socket)
+    assert "absolute" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", "agent.sock")
+    assert "--ssd-dir" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
+                                  "--ssd-bytes", "1GiB")
+    assert "no such group" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
+                                      "--ipc-group", "nobody knows it")
+    assert "lru_leaf" in refusal("--eviction", "fifo")

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Nobody played: simulated engines that keep their blocks with a real agent, over a real Redis. A prefix
+that left an engine comes back from wherever it lies, to the byte; and whoever dies wherever, no
+engine ever goes on from a wrong page, nothing stays held, and nothing is claimed that is not there.
+
+SAMOVAR_KILL_ROUNDS (1): how often each point of death is tried; 20 for the full run.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from peers.openai_api import MODEL
+from peers.process import wait_until
+from peers.residency_map import ResidencyMap
+from peers.tiered_node import BLOCK_TOKENS, TieredNode, prompt
+
+KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
+TRUE_S = 1  # within which the map says nothing but the truth, once an agent is back
+TIER_CPU, TIER_SSD = 2, 4  # bits of a record
+
+POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
+          "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
+          "load-midway", "load-done"]
+ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
+
+
+@pytest.fixture
+def start_node(tmp_path, redis, secret_file):
+    nodes = []
+
+    def create(**options):
+        nodes.append(TieredNode(tmp_path / f"node-{len(nodes)}", redis, secret_file, **options))
+        return nodes[-1]
+
+    yield create
+    failures = []
+    for node in reversed(nodes):
+        try:
+            node.stop()
+        except AssertionError as failure:
+            failures.append(str(failure))
+    assert not failures, "\n".join(failures)
+
+
+def held(node, tier):
+    return node.agent.metrics()[f'samovar_agent_tier_held_blocks{{tier="{tier}"}}']
+
+
+def wait_quiet(node):
+    """Nothing moves, nobody holds anything, and each slot is somebody's or free."""
+    def is_quiet():
+        metrics = node.agent.metrics()
+        return all(metrics[f"samovar_agent_{name}"] == 0
+                   for name in ("engine_requests", "engine_transfers", "tier_holds")) and \
+            slots_agree(metrics)
+    wait_until(is_quiet, lambda: f"quiet: {node.agent.metrics()}")
+
+
+def slots_agree(metrics):
+    def of(name, tier):
+        return metrics[f'samovar_agent_tier_{name}{{tier="{tier}"}}']
+    return all(of("held_blocks", tier) + of("slots_free", tier) == of("slots", tier)
+               for tier in ("cpu", "ssd"))
+
+
+# --- what comes back --------------------------------------------------------------------------------
+
+def test_an_evicted_prefix_comes_back_from_cpu_memory(start_node):
+    node = start_node()
+    sim = node.sims[0]
+    _, fresh = sim.ask(prompt(1, 40))
+    sim.evict(64)
+
+    assert sim.ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh)
+    assert sim.told()["loaded_blocks_total"] == 40
+    wait_quiet(node)
+    node.check_pages()
+
+
+def fill_ssd(node, seeds):
+    """Prompts of 40 blocks that were asked twice, and lie on the SSD alone; what was answered."""
+    sim = node.sims[0]
+    fresh = {}
+    for seed in seeds:
+        fresh[seed] = sim.ask(prompt(seed, 40))[1]
+        sim.evict(64)
+        assert sim.ask(prompt(seed, 40))[1] == fresh[seed]
+    for _ in range(4):  # of 64 blocks each: CPU memory has room for 128
+        sim.evict(64)
+    wait_quiet(node)
+    return fresh
+
+
+def test_what_left_cpu_memory_comes_back_from_the_ssd(start_node):
+    node = start_node(cpu_pages=128, ssd_pages=256)
+    fresh = fill_ssd(node, [1])
+    before = node.agent.metrics()["samovar_agent_tier_blocks_loaded_ssd_total"]
+
+    assert node.sims[0].ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh[1])
+    assert node.agent.metrics()["samovar_agent_tier_blocks_loaded_ssd_total"] == before + 40
+    node.check_pages()
+
+
+def test_what_is_on_the_ssd_outlives_the_agent(start_node):
+    node = start_node(cpu_pages=128, ssd_pages=256)
+    fresh = fill_ssd(node, [1])
+
+    node.restart_agent()
+    wait_until(lambda: held(node, "ssd") >= 40, "what is on the SSD was found")
+    node.sims[0].evict(64)
+
+    assert node.sims[0].ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh[1])
+    node.check_pages()
+
+
+def test_what_is_in_the_tiers_outlives_the_engine(start_node):
+    node = start_node().remember_ports()
+    _, fresh = node.sims[0].ask(prompt(1, 40))
+
+    node.restart_engine(0)
+
+    assert node.sims[0].ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh)
+    node.check_pages()
+    wait_until(lambda: node.mappings() == 1, "the memory of the engine before is let go")
+
+
+def test_what_one_engine_saved_another_one_loads(start_node):
+    node = start_node(engine_count=2)
+    first, second = node.sims
+    _, fresh = first.ask(prompt(1, 40))
+
+    assert second.ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh)
+    node.check_pages()
+
+
+def test_salts_and_loras_never_meet(start_node):
+    node = start_node(sim_flags=["--lora", "poet"])
+    sim = node.sims[0]
+    sim.ask(prompt(1, 40))
+    sim.evict(64)
+
+    assert sim.ask(prompt(1, 40), cache_salt="other")[0] == 0
+    sim.evict(64)
+    assert sim.ask(prompt(1, 40), model="poet")[0] == 0
+    node.check_pages()
+
+
+# --- while there is load ----------------------------------------------------------------------------
+
+class Load:
+    """Clients that ask for the same few prompts at random: more than the engine, CPU memory and SSD
+    hold. Every answer that comes is the one that a fresh engine gives."""
+
+    PROMPTS = 24
+    BLOCKS = 20
+
+    def __init__(self, node, answers, client_count=3):
+        self.node = node
+        self.answers = answers  # seed -> text, as it was said first
+        self.wrong = []
+        self.count = 0
+        self.lost = 0
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,), daemon=True)
+                         for n in range(client_count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, number):
+        choose = random.Random()
+        while not self._stop.is_set():
+            seed = choose.randrange(self.PROMPTS)
+            sim = choose.choice(self.node.sims)
+            try:
+                if choose.random() < 0.15:  # a client that leaves, at any point
+                    wire = sim.begin(prompt(seed, self.BLOCKS))
+                    time.sleep(choose.random() * 0.02)
+                    wire.close()
+                    continue
+                _, text = sim.ask(prompt(seed, self.BLOCKS))
+            except (OSError, AssertionError):  # its engine is dead or dies
+                self.lost += 1
+                time.sleep(0.01)
+                continue
+            self.count += 1
+            if self.answers.setdefault(seed, text) != text:
+                self.wrong.append((seed, text))
+
+    def wait(self, count):
+        until = self.count + count
+        wait_until(lambda: self.count >= until, "the load goes on", 30)
+
+    def stop(self):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a client hangs"
+        assert not self.wrong, self.wrong[:3]
+
+
+@pytest.fixture
+def start_load(start_node):
+    """A node whose tiers are too small for the load, and the load."""
+    loads, answers = [], {}
+
+    def create(node):
+        loads.append(Load(node, answers))
+        return loads[-1]
+
+    yield create
+    for load in loads:
+        load.stop()
+
+
+def small_node(start_node, **options):
+    return start_node(engine_blocks=81, cpu_pages=128, ssd_pages=160, **options).remember_ports()
+
+
+def check_clean(node, fds):
+    """Behind a death: pages right, nothing held or leaked, and the quota kept. fds: how many of each
+    engine there may be, as (engine, count)."""
+    wait_quiet(node)
+    node.check_pages()
+    for sim in node.sims:
+        told = sim.told()
+        assert told["loading"] == 0 and told["registered"] == 1, told
+    wait_until(lambda: node.mappings() == len(node.sims),
+               lambda: f"one mapping an engine: {node.mappings()}")
+    assert node.agent.metrics()["samovar_agent_engines"] == len(node.sims)
+    assert node.ssd_used() <= node.ssd_bytes
+    for sim, count in fds:
+        if sim.is_running():
+            wait_until(lambda: sim.open_descriptors() <= count,
+                       lambda: f"{count} descriptors: {sim.open_descriptors()}")
+
+
+def test_a_load_that_wants_more_than_there_is_loses_nothing(start_node, start_load):
+    node = small_node(start_node)
+    load = start_load(node)
+
+    load.wait(150)
+    load.stop()
+
+    metrics = node.agent.metrics()
+    for name in ("loaded_cpu", "loaded_ssd", "demoted", "evicted_cpu", "evicted_ssd"):
+        assert metrics[f"samovar_agent_tier_blocks_{name}_total"] > 0, name
+    assert metrics["samovar_agent_tier_blocks_corrupt_total"] == 0
+    check_clean(node, [])
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(start_node, start_load,
+                                                                           point):
+    node = small_node(start_node)
+    load = start_load(node)
+    load.wait(30)
+    fds = [(sim, sim.open_descriptors() + 8) for sim in node.sims]  # 8: clients of the load
+
+    for number in range(KILL_ROUNDS):
+        node.restart_agent({"SAMOVAR_FAULT_POINT": f"{point}:{random.randint(1, 12)}"})
+        assert node.agent.wait_exit(60) == -signal.SIGKILL
+        node.agent.log.wait_ended()
+        load.wait(3)  # engines serve on
+        node.start_agent()
+        load.wait(5)
+    load.stop()
+
+    check_clean(node, fds)
+
+
+@pytest.mark.parametrize("fault", ENGINE_FAULTS)
+def test_an_engine_that_dies_anywhere_leaves_nothing_held(start_node, start_load, fault):
+    node = small_node(start_node, engine_count=2)
+    load = start_load(node)
+    load.wait(30)
+    agent_fds = node.agent.open_descriptors()
+
+    for number in range(KILL_ROUNDS):
+        node.restart_engine(0, "--fault", f"{fault},nth={random.randint(1, 6)}")
+        assert node.sims[0].wait_exit(60) == -signal.SIGKILL
+        wait_until(lambda: node.agent.metrics()["samovar_agent_engines"] == 1,
+                   "the dead engine is let go", 1)
+        wait_until(lambda: node.mappings() == 1, "its memory is let go", 1)
+        load.wait(3)
+        node.restart_engine(0)
+    load.stop()
+
+    check_clean(node, [])
+    wait_until(lambda: node.agent.open_descriptors() <= agent_fds,
+               lambda: f"{agent_fds} descriptors: {node.agent.open_descriptors()}")
+
+
+def test_an_agent_that_is_stopped_is_waited_for_no_longer_than_it_asked(start_node):
+    node = start_node()
+    sim = node.sims[0]
+    _, fresh = sim.ask(prompt(1, 40))
+    sim.evict(64)
+    node.agent.signal(signal.SIGSTOP)
+
+    begun = time.monotonic()
+    told = sim.ask(prompt(1, 40))
+    took = time.monotonic() - begun
+    node.agent.signal(signal.SIGCONT)
+
+    assert told == (0, fresh)
+    assert took < 4  # a lookup, and one save
+    sim.wait_registered(2)
+    sim.evict(64)
+    assert sim.ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh)
+    wait_quiet(node)
+    node.check_pages()
+
+
+# --- what the map says ------------------------------------------------------------------------------
+
+class Talk:
+    """A conversation through the router, so that its text is known by the tokens' tiers."""
+
+    def __init__(self, seed):
+        self.messages = [{"role": "user", "content": " ".join(
+            f"{seed} tells of part {i}." for i in range(160))}]
+
+    def body(self):
+        return {"model": MODEL, "messages": self.messages, "max_tokens": 4}
+
+
+def told_tokens(node, sim):
+    """{tiers: tokens} that the map says of the engine's worker, or None while it changes."""
+    records = ResidencyMap(node.redis, sim.url).records()
+    if records is None:
+        return None
+    told = {}
+    for tokens, tiers in records.values():
+        told[tiers] = told.get(tiers, 0) + tokens
+    return told
+
+
+def beneath(told):
+    return sum(tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD))
+
+
+def chat(sim, talk):
+    """Cached tokens, past the router."""
+    answer = sim.post("/v1/chat/completions", talk.body())
+    assert answer.status == 200
+    return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.fixture
+def told_node(start_node, start_router, redis, secret_file):
+    """A node of which a router and the map know one conversation, which is in CPU memory, and on the
+    SSD too where the node has one; (node, conversation)."""
+    def create(**options):
+        node = start_node(engine_blocks=257, **options)
+        router = start_router((), "--redis", redis.url, "--secret-file", secret_file)
+        router.wait_ready()
+        router.wait_states("up", 1)
+        wait_until(lambda: all(row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
+                               for row in router.admin("/residency").json()["workers"]),
+                   "believed")
+        talk = Talk(node.agent.pid)
+        for _ in range(3):
+            answer = router.call("POST", "/v1/chat/completions",
+                                 __import__("json").dumps(talk.body()).encode(),
+                                 {"Content-Type": "application/json"})
+            assert answer.status == 200
+            answer.read_all()
+            node.sims[0].evict(256)
+        return node, talk
+    return create
+
+
+def test_the_map_says_what_lies_in_cpu_memory_and_it_is_there(told_node):
+    node, talk = told_node(cpu_pages=2048)
+    sim = node.sims[0]
+
+    wait_until(lambda: beneath(told_tokens(node, sim)) > 0,
+               lambda: f"the map tells of tiers: {told_tokens(node, sim)}")
+
+    told = told_tokens(node, sim)
+    assert chat(sim, talk) >= beneath(told) - BLOCK_TOKENS, told
+
+
+def test_an_agent_that_lost_its_memory_claims_none_of_it_within_a_second(told_node):
+    node, talk = told_node(cpu_pages=2048)
+    sim = node.sims[0]
+    wait_until(lambda: beneath(told_tokens(node, sim)) > 0, "the map tells of tiers")
+
+    node.restart_agent()
+    begun = time.monotonic()
+    wait_until(lambda: told_tokens(node, sim) is not None and beneath(told_tokens(node, sim)) == 0,
+               lambda: f"nothing is claimed: {told_tokens(node, sim)}", TRUE_S)
+    took = time.monotonic() - begun
+
+    assert held(node, "cpu") == 0 and took <= TRUE_S
+    time.sleep(0.3)  # it stays so
+    assert beneath(told_tokens(node, sim)) == 0
+
+
+def test_an_agent_that_finds_its_ssd_again_says_so_and_it_is_there(told_node):
+    node, talk = told_node(cpu_pages=512, ssd_pages=1024)
+    sim = node.sims[0]
+    for _ in range(3):
+        sim.evict(256)
+    wait_until(lambda: held(node, "ssd") > 0, "it is on the SSD")
+
+    node.restart_agent()
+
+    wait_until(lambda: beneath(told_tokens(node, sim)) > 0,
+               lambda: f"the map tells of the SSD: {told_tokens(node, sim)}, {held(node, 'ssd')}", 5)
+    told = told_tokens(node, sim)
+    assert chat(sim, talk) >= beneath(told) - BLOCK_TOKENS, told
+    node.check_pages()

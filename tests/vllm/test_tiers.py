@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks that left a real engine and came back: the answers are those of an engine that never lost
+them, token by token, whatever becomes of the agent.
+
+The control is the same load without a connector, twice: where these two differ (floats added up in
+another order, as batches fall together otherwise) a difference proves nothing. Each is listed.
+"""
+
+import dataclasses
+import random
+import time
+
+import pytest
+
+from cluster import has_redis, reset_cache
+from engines import BIN, Engine, make_model, wait_until
+from fake_agent import FakeAgent, wire
+from tiers import (CACHE, Node, Trouble, complete, pause_process, prompts_of, run_load)
+
+PROMPTS = 200
+CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
+CONTROL_DIFFERENCES_MAX = 10  # more, and the control is none
+
+needs_agent = pytest.mark.skipif(not has_redis() or not (BIN / "samovar-agent").exists(),
+                                 reason="redis-server or samovar-agent is missing")
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("tiers-model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return prompts_of(PROMPTS)
+
+
+@pytest.mark.smoke
+@needs_agent
+def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
+    """One prompt at a time, against the engine's own cache: what is computed then has the same shape,
+    so that even half floats must agree."""
+    home = folder / "tiers-smoke"
+    home.mkdir()
+    node = Node(home, None, engines=fleet.engines, socket=f"{fleet.tiers}/agent.sock")
+    engine, few = fleet.engines[0], prompts_of(16)
+    try:
+        node.start_agent(CPU_MIB, 0)
+        own = [(complete(engine, prompt), complete(engine, prompt)[0])[1] for prompt in few]
+        reset_cache(engine)
+        came_back = run_load("came back", engine, few, aborts=0, clients=1)
+        reset_cache(engine)
+        with Trouble(lambda _rng: node.agent.kill(), (0.2, 0.2)) as trouble:
+            outcome = run_load("the agent dies", engine, few)
+        node.start_agent(CPU_MIB, 0)
+        wait_until(lambda: is_served_again(engine), "it is served again", 30)
+        node.stop_agent()
+    finally:
+        node.close()
+
+    assert came_back.answers == own and came_back.hits > 0
+    assert outcome.failures == [] and trouble.count > 0
+
+
+class Control:
+    """The answers without a connector."""
+
+    def __init__(self, first, second):
+        self.outcome = first
+        self.unsure = set(first.differences(second))
+        print(f"control: prompts whose two answers differ: {sorted(self.unsure)}")
+        assert not first.failures and not second.failures
+        assert len(self.unsure) <= CONTROL_DIFFERENCES_MAX
+
+    def check(self, outcome):
+        """All answered, and as without tiers."""
+        different = outcome.differences(self.outcome)
+        counted = [index for index in different if index not in self.unsure]
+        print(f"{outcome.name}: differs at {different}, of which count {counted}")
+        assert outcome.failures == []
+        assert counted == []
+
+
+@pytest.fixture(scope="module")
+def control(tiny_model, tmp_path_factory, prompts):
+    engine = Engine("control", tiny_model, tmp_path_factory.mktemp("tiers-control"), CACHE)
+    try:
+        engine.wait_ready()
+        first = run_load("control", engine, prompts)
+        reset_cache(engine)
+        yield Control(first, run_load("control again", engine, prompts))
+    finally:
+        engine.kill()
+
+
+# --- an agent that does what it should not ---
+
+@pytest.fixture(scope="module")
+def fake_node(tiny_model, tmp_path_factory):
+    """(an agent in this process, an engine that has never known another)"""
+    folder = tmp_path_factory.mktemp("tiers-fake")
+    with FakeAgent(folder / "agent.sock", save_ms=100) as agent:
+        engine = Engine("engine", tiny_model, folder, dataclasses.replace(CACHE, tiers=agent.path))
+        try:
+            engine.wait_ready()
+            yield agent, engine
+        finally:
+            engine.kill()
+
+
+@pytest.fixture(autouse=True)
+def well_behaved(request):
+    """Whatever a test made the agent do ends with it."""
+    yield
+    if "fake_node" in request.fixturenames:
+        agent, _ = request.getfixturevalue("fake_node")
+        agent.before.clear()
+        agent.instead.clear()
+
+
+def is_served_again(engine):
+    """Registered, and something comes out of the agent's store."""
+    prompt = prompts_of(1, seed=time.monotonic_ns())[0]
+    hits = engine.metric("vllm:external_prefix_cache_hits_total")
+    complete(engine, prompt)
+    reset_cache(engine)
+    complete(engine, prompt)
+    return engine.metric("vllm:external_prefix_cache_hits_total") > hits
+
+
+def test_a_plain_agent_gives_back_what_the_engine_lost(fake_node, control, prompts):
+    agent, engine = fake_node
+    control.check(run_load("fake, fresh", engine, prompts))
+    reset_cache(engine)
+
+    outcome = run_load("fake, from its store", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0
+
+
+def test_wrong_pages_would_be_seen(fake_node, control, prompts):
+    """Of the right size and at the right place, but of other tokens: what no check of the agent's
+    would let through. If this passed for right, so would anything."""
+    agent, engine = fake_node
+    reset_cache(engine)
+    some = prompts[:30]
+    right = dict(agent.pages)
+    keys = list(right)
+    agent.pages.update(zip(keys, (right[key] for key in keys[1:] + keys[:1])))
+
+    outcome = run_load("fake, wrong", engine, some, aborts=0)
+
+    agent.pages = right
+    reset_cache(engine)
+    assert outcome.hits > 0 and not outcome.failures
+    wrong = [i for i, answer in enumerate(outcome.answers) if answer != control.outcome.answers[i]]
+    print(f"fake, wrong: differs at {wrong}")
+    assert len(wrong) > len(some) / 3
+
+
+def lie_or_wait(rng):
+    """What one message meets: mostly what it should, else anything."""
+    def act(agent, connection, message):
+        kind = rng.choice(["right"] * 6 + ["slow", "silent", "garbage", "some", "gone"])
+        if kind == "silent":
+            connection.loads.clear()
+            return
+        if kind == "slow":
+            time.sleep(rng.uniform(0, 0.3))
+        if kind == "garbage":
+            connection.say_bytes(rng.randbytes(rng.randint(1, 200)))
+        if kind == "gone":
+            connection.close()
+            return
+        if kind == "some" and message.kind == wire.LOAD:
+            message.engine_blocks = message.engine_blocks[:rng.randint(0, 3)]
+        agent.answer(connection, message)
+    return act
+
+
+def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, prompts):
+    """A silent LOAD would hold its request for ever, and may: only its connection's end frees it. So
+    it ends, now and then."""
+    agent, engine = fake_node
+    act = lie_or_wait(random.Random(3))
+    for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
+        agent.instead[kind] = act
+
+    def restart(_rng):
+        agent.stop()
+        agent.start()
+    with Trouble(restart, (1, 4)) as trouble:
+        outcome = run_load("fake, lying", engine, prompts)
+    agent.instead.clear()
+
+    control.check(outcome)
+    assert trouble.count > 0
+    restart(None)
+    wait_until(lambda: is_served_again(engine), "it is served again", 30)
+
+
+# --- the real one ---
+
+@pytest.fixture(scope="module")
+def node(tiny_model, tmp_path_factory, control):
+    """Two engines; the second one is left alone until its test."""
+    node = Node(tmp_path_factory.mktemp("tiers"), tiny_model)
+    try:
+        engines = [node.start_engine() for _ in range(2)]
+        for engine in engines:
+            engine.wait_ready()
+        yield node
+    finally:
+        node.close()
+
+
+@needs_agent
+def test_fresh_and_from_the_engines_own_cache(node, control, prompts):
+    node.start_agent(CPU_MIB, 0)
+    engine = node.engines[0]
+
+    fresh = run_load("fresh", engine, prompts)
+    twice = [(complete(engine, prompt)[0], complete(engine, prompt)[0]) for prompt in prompts[:40]]
+
+    control.check(fresh)
+    assert fresh.preemptions > 0
+    assert [a for a, b in twice] == [b for a, b in twice] == control.outcome.answers[:40]
+
+
+@needs_agent
+def test_from_cpu_memory_after_eviction(node, control, prompts):
+    engine = node.engines[0]
+    reset_cache(engine)
+
+    outcome = run_load("from CPU memory", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0 and node.loaded("cpu") > 0
+
+
+@needs_agent
+def test_a_second_engine_loads_what_it_never_saw(node, control, prompts):
+    outcome = run_load("by a second engine", node.engines[1], prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0
+
+
+@needs_agent
+def test_after_the_engine_was_started_anew(node, control, prompts):
+    engine = node.restart_engine(node.engines[0])
+    node.wait_registered()
+
+    outcome = run_load("after an engine restart", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0
+
+
+@needs_agent
+def test_from_the_ssd_when_cpu_memory_is_too_small(node, control, prompts):
+    node.stop_agent()
+    node.start_agent(CPU_SMALL_MIB, SSD_MIB)
+    engine = node.engines[-1]
+    for time_ in ("first", "second"):
+        reset_cache(engine)
+        control.check(run_load(f"small CPU memory, {time_} time", engine, prompts))
+    reset_cache(engine)
+    loaded = node.loaded("ssd")
+
+    outcome = run_load("from the SSD", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0 and node.loaded("ssd") > loaded
+
+
+@needs_agent
+def test_after_the_agent_was_started_anew_from_what_its_ssd_kept(node, control, prompts):
+    engine = node.engines[-1]
+    node.stop_agent()
+    node.start_agent(CPU_SMALL_MIB, SSD_MIB)
+    node.wait_scanned()
+    reset_cache(engine)
+
+    outcome = run_load("after an agent restart", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0 and node.loaded("ssd") > 0
+
+
+SECTOR_BYTES = 4096
+PAGE_BYTES = 32768  # of the tiny model in float32
+SLOT_BYTES = SECTOR_BYTES + PAGE_BYTES
+HEADER_BYTES = 112
+
+
+def flip(raw, at):
+    raw[at] ^= 0x40
+
+
+def harm_slots(raw, rng):
+    """Headers, what they say of their block, payloads, and payloads of other blocks."""
+    for begin in range(0, len(raw) - SLOT_BYTES + 1, SLOT_BYTES):
+        payload = begin + SECTOR_BYTES
+        kind = rng.choice(["none", "header", "payload", "exchange", "move"])
+        if kind == "header":
+            flip(raw, begin + rng.randrange(HEADER_BYTES))
+        elif kind == "payload":
+            flip(raw, payload + rng.randrange(PAGE_BYTES))
+        elif kind in ("exchange", "move"):
+            other = rng.randrange(len(raw) // SLOT_BYTES) * SLOT_BYTES
+            if kind == "exchange":  # under this header, the bytes of another
+                raw[payload:payload + PAGE_BYTES] = raw[other + SECTOR_BYTES:other + SLOT_BYTES]
+            else:                   # all of another: right, but in the wrong place
+                raw[begin:begin + SLOT_BYTES] = raw[other:other + SLOT_BYTES]
+
+
+def harm_files(paths, rng):
+    for path in paths:
+        raw = bytearray(path.read_bytes())
+        harm_slots(raw, rng)
+        path.write_bytes(raw[:rng.choice([len(raw), len(raw) * 3 // 4 + 1000])])
+    if len(paths) > 1:
+        spare = paths[0].with_name("spare")
+        paths[0].rename(spare)
+        paths[1].rename(paths[0])
+        spare.rename(paths[1])
+
+
+@needs_agent
+def test_what_was_changed_on_the_ssd_is_a_miss(node, control, prompts):
+    engine = node.engines[-1]
+    node.stop_agent()
+    paths = sorted(path for path in node.ssd.rglob("*")
+                   if path.is_file() and path.stat().st_size >= SLOT_BYTES)
+    assert paths
+    harm_files(paths, random.Random(5))
+    node.start_agent(CPU_SMALL_MIB, SSD_MIB)
+    node.wait_scanned()
+    reset_cache(engine)
+
+    outcome = run_load("from a harmed SSD", engine, prompts)
+
+    control.check(outcome)
+    assert outcome.hits > 0  # some slots were left alone
+    assert node.agent.metric("samovar_agent_tier_blocks_corrupt_total") > 0
+
+
+@needs_agent
+def test_an_agent_that_is_killed_and_stopped_changes_no_answer(node, control, prompts):
+    engine = node.engines[-1]
+
+    def trouble(rng):
+        if rng.random() < 0.5:
+            pause_process(node.agent, rng.uniform(0.01, 1.5))
+            return
+        node.agent.kill()
+        time.sleep(rng.uniform(0, 0.5))
+        node.start_agent(CPU_SMALL_MIB, SSD_MIB)
+    with Trouble(trouble, (0.5, 2)) as troubles:
+        outcomes = [run_load(f"an agent in trouble, {i}", engine, prompts, seed=i)
+                    for i in range(3)]
+
+    for outcome in outcomes:
+        control.check(outcome)
+    assert troubles.count >= 3
+    node.wait_registered()
+    wait_until(lambda: is_served_again(engine), "it is served again", 30)
+    assert node.agent.metric("samovar_agent_tier_holds") == 0
