@@ -115,6 +115,7 @@ Test(host_pins, more_arenas_than_there_is_room_for_are_refused)
         arenas[i] = add(CHUNK);
 
     cr_assert(eq(int, host_pins_add(pins, one_more, CHUNK), -ENOSPC));
+    host_pins_remove(pins, one_more);
 
     for (size_t i = 0; i < HOST_PINS_ARENAS_MAX; i++) {
         host_pins_remove(pins, arenas[i]);
