@@ -102,6 +102,7 @@ struct worker_report {
 /* Learned about what the engine takes. */
 struct worker_traits {
     bool refuses_usage; /* it answered 400 to a stream_options that we had put in */
+    bool refuses_ids;   /* the same of return_token_ids; or it passed over that */
 };
 
 /* What requests have said of it: the passive half of health. */

@@ -200,6 +200,7 @@ static struct relay_config relay_config_of(const struct router_options *options)
         .poison_memory_ms = options->poison_memory_ms,
         .usage_ask = options->usage_ask,
         .prefetch_hints = options->prefetch_hints,
+        .anchor_echo = options->anchor_echo,
         .client_half_close = options->client_half_close,
         .cors_origins = options->cors_origins,
         .panic_percent = (uint32_t)options->panic_percent,

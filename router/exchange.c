@@ -228,6 +228,7 @@ const struct client_handler exchange_handler = {
 /* What an attempt's answer left, none of which went to the client. */
 static void forget_answer(struct exchange *exchange)
 {
+    exchange_end_echo(exchange);
     exchange->has_answer_head = false;
     exchange->has_answer_end = false;
     exchange->has_broken_off = false;
@@ -283,8 +284,8 @@ void exchange_end_attempt(struct exchange *exchange)
     }
     if (exchange->conn != NULL)
         worker_pool_return(&exchange->conn);
-    exchange->worker = NULL;
     forget_answer(exchange);
+    exchange->worker = NULL;
 }
 
 static const enum retry_reason retry_reasons[] = {
@@ -419,8 +420,10 @@ static void retry(struct exchange *exchange, enum retry_verdict verdict, struct 
     /* What cut one idle connection (a NAT, a restart) may have cut all of them. */
     exchange->is_fresh_only = exchange->last_failure == ATTEMPT_STALE;
     exchange->was_usage_refused = verdict == RETRY_SAME_PLAIN;
-    if (verdict == RETRY_SAME_PLAIN)
+    if (verdict == RETRY_SAME_PLAIN) {
         exchange->splice = slice_of(NULL, 0);
+        exchange->may_ask_ids = false;
+    }
     if (verdict == RETRY_ELSEWHERE)
         exchange_route(exchange);
     else if (exchange_attempt(exchange, worker) < 0)
@@ -443,6 +446,7 @@ void exchange_attempt_failed(struct exchange *exchange, enum attempt_failure fai
         fail_attempt(exchange, failure);
         return;
     }
+    exchange->were_ids_refused = failure == ATTEMPT_USAGE_REFUSED && exchange->asks_ids;
     exchange_end_attempt(exchange);
     retry(exchange, verdict, worker);
 }

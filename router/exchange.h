@@ -25,7 +25,9 @@
 #include "router/poison_table.h"
 #include "router/prompt/anchor_plan.h"
 #include "router/prompt/answer_stream.h"
+#include "router/prompt/echo_strip.h"
 #include "router/prompt/prompt_stream.h"
+#include "router/prompt/token_anchor.h"
 #include "router/residency/residency_sync.h"
 #include "router/retry.h"
 #include "router/stream_filter.h"
@@ -124,6 +126,10 @@ struct exchange {
     bool is_counted;            /* worker->own counts us */
     bool is_decoding;           /* in own.decoding, not in queued_tokens any more */
     bool asks_usage;            /* this attempt's request has the splice */
+    bool may_ask_ids;           /* the client says nothing of return_token_ids */
+    bool asks_ids;              /* this attempt's request has that splice */
+    bool were_ids_refused;      /* this worker answered 400 to it */
+    struct exchange_echo *echo; /* reads and strips the ids; NULL: none were asked for */
     bool was_usage_refused;     /* this worker answered 400 to the splice */
     bool is_fresh_only;         /* after a stale connection */
     uint64_t attempt_us;
@@ -207,6 +213,24 @@ void exchange_tell_begun(struct exchange *exchange);
 
 /* The request's body will be asked about yet: it is to be kept. */
 bool exchange_keeps_body(const struct exchange *exchange);
+
+/* exchange_echo.c: whether the answer of the attempt at hand is asked for the prompt's token ids.
+ * The text to splice in; empty: it is not. */
+struct slice exchange_echo_splice(struct exchange *exchange);
+
+/* Its body is to go through exchange_feed_echo() (an echo_out_fn), and without ids to on_out.
+ * -ENOMEM. */
+MUST_CHECK int exchange_begin_echo(struct exchange *exchange, echo_out_fn *on_out);
+MUST_CHECK int exchange_feed_echo(void *exchange, struct slice bytes);
+
+/* Has its agent told, once the ids are there. */
+void exchange_tell_echo(struct exchange *exchange);
+void exchange_end_echo(struct exchange *exchange);
+
+/* For it: whether an agent is waiting for an anchor that no side call can bring, and how that agent
+ * names tokens. */
+bool exchange_wants_echo(struct exchange *exchange);
+struct token_naming exchange_echo_naming(struct exchange *exchange);
 
 /* What its answer said of its tokens, and what it was. */
 void exchange_tell_usage(struct exchange *exchange);

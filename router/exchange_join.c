@@ -15,10 +15,11 @@
  * retry behind an answer's first byte), goes to attempt_notes instead of being freed, since the
  * engine is asked about it once more.
  */
-static void begin_notes(struct exchange *exchange)
+static struct attempt_begun begun_of(struct exchange *exchange)
 {
     bool is_sent = worker_conn_is_sent(exchange->conn);
-    const struct attempt_begun begun = {
+
+    return (struct attempt_begun){
         .worker = exchange->worker,
         .attempt_id = exchange->client->record.attempt_id,
         .model_id = exchange->model_id,
@@ -30,7 +31,29 @@ static void begin_notes(struct exchange *exchange)
         .predicted_ttft_ms = exchange->client->record.predicted_ttft_ms,
         .body = is_sent ? &exchange->body : NULL,
         .splice_at = exchange->splice_at,
+        .has_echo = exchange->asks_ids,
     };
+}
+
+bool exchange_wants_echo(struct exchange *exchange)
+{
+    struct attempt_begun begun = begun_of(exchange);
+
+    begun.has_echo = true;
+    return exchange->relay->join != NULL && !exchange->has_begun_notes &&
+           attempt_notes_want_echo(exchange->relay->join, &begun);
+}
+
+struct token_naming exchange_echo_naming(struct exchange *exchange)
+{
+    const struct attempt_begun begun = begun_of(exchange);
+
+    return attempt_notes_naming(exchange->relay->join, &begun);
+}
+
+static void begin_notes(struct exchange *exchange)
+{
+    const struct attempt_begun begun = begun_of(exchange);
     enum anchor_outcome why_not;
 
     exchange->has_begun_notes = true;

@@ -163,6 +163,8 @@ static void keep_request(struct exchange *exchange, const struct api_request *re
     if (exchange->relay->config.usage_ask)
         exchange->splice = api_request_usage_splice(request);
     exchange->splice_at = request->object_start + 1;
+    exchange->may_ask_ids = (request->api == API_CHAT || request->api == API_COMPLETIONS) &&
+                            !request->has_return_token_ids && !request->is_object_empty;
 }
 
 /* Of a body whose prompt has no names: what it may cost an engine. */

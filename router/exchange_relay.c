@@ -69,6 +69,21 @@ static int note_out(void *ctx, struct slice bytes)
     return 0;
 }
 
+/* Of an answer that is no stream. */
+static int note_whole(void *ctx, struct slice bytes)
+{
+    struct exchange *exchange = ctx;
+
+    /* A copy to read usage from; one that is too large is only passed on. */
+    if (exchange->is_ok && !exchange->is_body_too_large &&
+        api_work(exchange->api) == API_WORK_GENERATE &&
+        buf_append(&exchange->answer_body, bytes) < 0) {
+        exchange->is_body_too_large = true;
+        buf_release(&exchange->answer_body);
+    }
+    return note_out(exchange, bytes);
+}
+
 static bool on_event(void *ctx, const struct sse_event *event)
 {
     struct exchange *exchange = ctx;
@@ -122,7 +137,8 @@ static enum answer_kind kind_of(struct exchange *exchange, const struct http_hea
 {
     if (retry_status_is_busy(head->status) && may_retry(exchange, ATTEMPT_BUSY))
         return ANSWER_BUSY;
-    if (head->status == 400 && exchange->asks_usage && may_retry(exchange, ATTEMPT_USAGE_REFUSED))
+    if (head->status == 400 && (exchange->asks_usage || exchange->asks_ids) &&
+        may_retry(exchange, ATTEMPT_USAGE_REFUSED))
         return ANSWER_REFUSED_USAGE;
     return ANSWER_RELAYED;
 }
@@ -152,7 +168,7 @@ static int write_framing(struct exchange *exchange, const struct http_head *head
 
     if (has_no_body)
         return 0;
-    if (head->content_length >= 0 && !exchange->filter.may_cut)
+    if (head->content_length >= 0 && !exchange->filter.may_cut && exchange->echo == NULL)
         return http_write_header_u64(&exchange->head, SLICE("content-length"),
                                      (uint64_t)head->content_length);
     exchange->is_chunked = client->head->version_minor == 1;
@@ -232,6 +248,7 @@ static int on_head(void *ctx, const struct http_head *head)
     struct exchange *exchange = ctx;
     struct request_record *record = &exchange->client->record;
     uint64_t now_ms = io_loop_now_ms(exchange->relay->io);
+    bool is_plain;
 
     exchange->has_answer_head = true;
     exchange->batch_us = clock_now_us();
@@ -245,11 +262,14 @@ static int on_head(void *ctx, const struct http_head *head)
 
     exchange->is_sse = has_type(head, SLICE("text/event-stream"));
     exchange->is_ok = head->status == 200;
-    exchange->has_events = exchange->is_sse && exchange->is_ok &&
-                           http_head_find(head, SLICE("Content-Encoding")) == NULL;
+    is_plain = exchange->is_ok && http_head_find(head, SLICE("Content-Encoding")) == NULL;
+    exchange->has_events = exchange->is_sse && is_plain;
+    if (is_plain && exchange->asks_ids &&
+        exchange_begin_echo(exchange, exchange->is_sse ? note_out : note_whole) < 0)
+        exchange->has_no_memory = true;
     stream_filter_init(&exchange->filter,
                        exchange->has_events && exchange->asks_usage && !exchange->wants_usage,
-                       on_event, note_out, exchange);
+                       on_event, exchange->echo != NULL ? exchange_feed_echo : note_out, exchange);
     record->status = head->status;
     exchange->history.was_begun |= retry_status_was_begun(head->status);
     if (!exchange->is_sse && exchange->is_ok)
@@ -274,14 +294,8 @@ static int on_body(void *ctx, struct slice piece)
             exchange->has_no_memory = true;
         return 0;
     }
-    /* A copy to read usage from; one that is too large is only passed on. */
-    if (exchange->is_ok && !exchange->is_body_too_large &&
-        api_work(exchange->api) == API_WORK_GENERATE &&
-        buf_append(&exchange->answer_body, piece) < 0) {
-        exchange->is_body_too_large = true;
-        buf_release(&exchange->answer_body);
-    }
-    return note_out(exchange, piece);
+    return exchange->echo != NULL ? exchange_feed_echo(exchange, piece)
+                                  : note_whole(exchange, piece);
 }
 
 /* A stream that ends without its API's last event, and without the engine having said why it
@@ -377,7 +391,8 @@ static void begin_relay(struct exchange *exchange)
     exchange->history.has_answered = true;
     /* It took plain what it had refused with our splice: it is not asked for usage again. */
     if (exchange->was_usage_refused && exchange->is_ok)
-        exchange->worker->traits.refuses_usage = true;
+        *(exchange->were_ids_refused ? &exchange->worker->traits.refuses_ids
+                                     : &exchange->worker->traits.refuses_usage) = true;
 }
 
 /* The request's memory is not needed for an open stream. */
@@ -426,8 +441,10 @@ static void relay_batch(struct exchange *exchange, int status)
     flush(exchange, exchange->has_answer_end);
     if (is_first)
         client->record.overhead_us += clock_now_us() - exchange->batch_us;
-    if (status == 0) /* its client comes first */
+    if (status == 0) { /* its client comes first */
         exchange_tell_begun(exchange);
+        exchange_tell_echo(exchange);
+    }
 
     if (exchange->is_client_lost || exchange->has_no_memory) {
         enum end_reason reason = exchange->is_client_lost ? END_CLIENT_ABORT : END_INTERNAL;

@@ -571,14 +571,15 @@ void exchange_send(struct exchange *exchange)
     struct request_record *record = &exchange->client->record;
     struct relay *relay = exchange->relay;
     struct slice body = buf_slice(&exchange->body);
-    struct slice pieces[4];
+    struct slice pieces[5], usage, echo;
     unsigned count = 0;
     size_t cut = 0;
     uint64_t now_us;
 
     exchange->asks_usage = exchange->splice.len > 0 && !exchange->worker->traits.refuses_usage;
-    if (write_request_head(exchange, body.len + (exchange->asks_usage ? exchange->splice.len : 0)) <
-        0) {
+    usage = exchange->asks_usage ? exchange->splice : slice_of(NULL, 0);
+    echo = exchange_echo_splice(exchange);
+    if (write_request_head(exchange, body.len + usage.len + echo.len) < 0) {
         exchange_fail(exchange,
                       &(struct api_error){503, "overloaded", NULL,
                                           "The router has no memory for this request."},
@@ -586,11 +587,14 @@ void exchange_send(struct exchange *exchange)
         return;
     }
     pieces[count++] = buf_slice(&exchange->request_head);
-    if (exchange->asks_usage) {
+    if (usage.len + echo.len > 0) {
         cut = exchange->splice_at;
         pieces[count++] = slice_of(body.ptr, cut);
-        pieces[count++] = exchange->splice;
     }
+    if (usage.len > 0)
+        pieces[count++] = usage;
+    if (echo.len > 0)
+        pieces[count++] = echo;
     if (body.len > cut) /* a GET has none */
         pieces[count++] = slice_skip(body, cut);
     now_us = clock_now_us();

@@ -83,6 +83,7 @@ struct relay_config {
     uint64_t poison_memory_ms;    /* 0: deaths are not remembered */
     bool usage_ask;
     bool prefetch_hints;
+    bool anchor_echo;
     uint32_t panic_percent;             /* see worker_set.h */
     struct option_list session_headers; /* names; the first that a request has is its session */
     struct option_list cors_origins;    /* that may read answers in a browser; borrowed */

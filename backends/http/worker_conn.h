@@ -35,7 +35,7 @@ struct worker_conn_callbacks {
     void (*on_progress)(void *ctx, int status);
 };
 
-enum { WORKER_CONN_SLICE_COUNT_MAX = 4 };
+enum { WORKER_CONN_SLICE_COUNT_MAX = 5 };
 
 /*
  * Sends one request, gathered from up to WORKER_CONN_SLICE_COUNT_MAX slices, whose bytes must live

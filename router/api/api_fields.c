@@ -67,6 +67,7 @@ static const struct field_row {
                                          "true or false"),
     [FIELD_ADD_GENERATION_PROMPT] = ROW("add_generation_prompt", IN_OPENAI, TYPES_BOOL,
                                         "true or false"),
+    [FIELD_RETURN_TOKEN_IDS] = ROW("return_token_ids", IN_OPENAI, TYPES_ANY, ""),
     [FIELD_INCLUDE_REASONING] = ROW("include_reasoning", IN_CHAT | IN_RESPONSES, TYPES_BOOL,
                                     "true or false"),
     [FIELD_CACHE_SALT] = ROW("cache_salt", IN_GENERATE, TYPES_STRING, "a string"),

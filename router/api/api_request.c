@@ -247,6 +247,7 @@ int api_request_parse(enum api api, struct json_scanner *scanner, struct slice b
         (status = read_session_key(values, request, fault)) < 0)
         return status;
 
+    request->has_return_token_ids = json_type(values[FIELD_RETURN_TOKEN_IDS]) != JSON_NONE;
     read_fields(values, request);
     request->object_start = (size_t)((const char *)memchr(body.ptr, '{', body.len) - body.ptr);
     request->is_object_empty = json_count(request->root) == 0;

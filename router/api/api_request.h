@@ -24,6 +24,7 @@ struct api_request {
     struct slice model; /* {NULL, 0} when absent or null; lives with the scanner */
     bool is_stream;
     bool has_stream_options;    /* the client wrote stream_options, whatever is in it */
+    bool has_return_token_ids;  /* the client wrote return_token_ids, whatever is in it */
     bool wants_usage;           /* stream_options.include_usage is true */
     uint32_t choice_count;      /* n, or best_of when larger; 1 by default */
     uint32_t prompt_count;      /* completions: prompts in one body; else 1 */

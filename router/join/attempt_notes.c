@@ -44,6 +44,7 @@ struct attempt_notes {
     enum notes_state state;
     enum anchor_outcome outcome; /* of SETTLED */
     bool is_ended;               /* its attempt is over */
+    bool has_echo;               /* ASKED: the answer is to say it */
     enum anchor_target target;
     bool has_usage;
     bool is_disproved; /* usage says another number of tokens than was told */
@@ -229,6 +230,16 @@ static void on_answered(void *ctx, const struct token_answer *answer)
     free_when_over(notes);
 }
 
+/* How much of it the template added behind the text, no answer says; so the text's end is put some
+ * tokens too far, as where a tail cannot be asked. */
+void attempt_notes_echoed(struct attempt_notes *notes, const struct token_anchor *anchor)
+{
+    const struct token_answer answer = {ANCHOR_POSTED, *anchor, 0};
+
+    if (notes->state == NOTES_ASKED)
+        on_answered(notes, &answer);
+}
+
 void attempt_notes_usage(struct attempt_notes *notes, uint64_t prompt_tokens,
                          uint32_t cached_tokens)
 {
@@ -274,6 +285,8 @@ void attempt_notes_end(struct attempt_notes **notes_ptr)
     notes->is_ended = true;
     if (notes->state == NOTES_COUNTED)
         consider(notes);
+    else if (notes->state == NOTES_ASKED && notes->has_echo)
+        settle(notes, ANCHOR_FAILED); /* the answer was asked, and did not say it */
     free_when_over(notes);
 }
 
@@ -314,6 +327,8 @@ static enum anchor_outcome judge(const struct join *join, const struct attempt_b
         return ANCHOR_BY_ENGINE;
     if (agent->block_tokens > TOKEN_ANCHOR_BLOCK_TOKENS_MAX)
         return ANCHOR_LONG;
+    if (begun->has_echo)
+        return ANCHOR_POSTED;
     return join->lag_ms > LAG_MS_MAX || begun->body == NULL ? ANCHOR_BUSY : ANCHOR_POSTED;
 }
 
@@ -329,6 +344,7 @@ static struct attempt_notes *make_notes(struct join *join, const struct attempt_
     notes->worker_id = begun->worker->id;
     notes->worker_index = begun->worker->index;
     notes->target = begun->plan->target;
+    notes->has_echo = begun->has_echo;
     notes->attempt = digest_64(join->config.secret, DIGEST_ATTEMPT, begun->attempt_id,
                                strlen(begun->attempt_id));
     notes->cached_tokens = UINT32_MAX;
@@ -356,17 +372,33 @@ static struct slice lora_of(const struct join *join, const char *model_id)
     return model != NULL && model->is_lora ? id : slice_of(NULL, 0);
 }
 
-static enum anchor_outcome ask(struct attempt_notes *notes, const struct attempt_begun *begun,
-                               uint32_t block_tokens)
+struct token_naming attempt_notes_naming(const struct join *join, const struct attempt_begun *begun)
+{
+    const struct join_config *config = &join->config;
+    const struct residency_agent agent = config->find_agent(config->ctx, begun->worker);
+    struct slice lora = lora_of(join, begun->model_id), salt = begun->plan->salt;
+
+    return (struct token_naming){
+        config->secret, token_name_root(config->secret, lora.ptr, lora.len, salt.ptr, salt.len),
+        agent.block_tokens};
+}
+
+bool attempt_notes_want_echo(const struct join *join, const struct attempt_begun *begun)
+{
+    const struct residency_agent agent = join->config.find_agent(join->config.ctx, begun->worker);
+
+    return begun->plan->source == ANCHOR_SOURCE_ENGINE &&
+           judge(join, begun, &agent) == ANCHOR_POSTED &&
+           token_asker_is_unable(join->asker, begun->worker, begun->plan);
+}
+
+static enum anchor_outcome ask(struct attempt_notes *notes, const struct attempt_begun *begun)
 {
     const struct join_config *config = &notes->join->config;
-    struct slice lora = lora_of(notes->join, begun->model_id), salt = begun->plan->salt;
     const struct token_question question = {
         .worker = begun->worker,
         .plan = begun->plan,
-        .naming = {config->secret,
-                   token_name_root(config->secret, lora.ptr, lora.len, salt.ptr, salt.len),
-                   block_tokens},
+        .naming = attempt_notes_naming(notes->join, begun),
         .model = digest_64(config->secret, DIGEST_ROOT, begun->model_id, strlen(begun->model_id)),
         .splice_at = begun->splice_at,
         .body = begun->body,
@@ -379,8 +411,10 @@ static enum anchor_outcome ask(struct attempt_notes *notes, const struct attempt
 static enum anchor_outcome start(struct attempt_notes *notes, const struct attempt_begun *begun,
                                  const struct residency_agent *agent)
 {
+    if (begun->has_echo && !agent->has_anchors)
+        return ANCHOR_POSTED; /* the answer will say it */
     if (!agent->has_anchors)
-        return ask(notes, begun, agent->block_tokens);
+        return ask(notes, begun);
     if (!post_text(notes))
         return ANCHOR_DROPPED;
     settle(notes, ANCHOR_BY_ENGINE);

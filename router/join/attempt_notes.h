@@ -15,6 +15,7 @@
 #include "backends/runtime/buf.h"
 #include "hashing/block_chain.h"
 #include "router/prompt/anchor_plan.h"
+#include "router/prompt/token_anchor.h"
 
 struct attempt_notes;
 struct join;
@@ -34,7 +35,16 @@ struct attempt_begun {
     double predicted_ttft_ms;
     struct buf *body; /* of the request; taken where it is needed. NULL: there is none */
     size_t splice_at; /* just behind its first '{' */
+    bool has_echo;    /* the answer is to say the prompt's ids: nobody is asked */
 };
+
+/* The answer may as well say the prompt's ids: it is to be told, and its worker has no endpoint
+ * that could be asked about it. */
+bool attempt_notes_want_echo(const struct join *join, const struct attempt_begun *begun);
+
+/* How the worker's agent names such a prompt's tokens; it is there, and says anchors not itself. */
+struct token_naming attempt_notes_naming(const struct join *join,
+                                         const struct attempt_begun *begun);
 
 /* The worker's engine says anchors itself: the text is to be told when the request is sent. */
 bool attempt_notes_are_due_at_send(const struct join *join, const struct worker *worker);
@@ -47,6 +57,9 @@ struct attempt_notes *attempt_notes_begin(struct join *join, const struct attemp
 /* What the answer said of its prompt. cached_tokens UINT32_MAX: not said. */
 void attempt_notes_usage(struct attempt_notes *notes, uint64_t prompt_tokens,
                          uint32_t cached_tokens);
+
+/* What the answer has said: instead of asking, once. */
+void attempt_notes_echoed(struct attempt_notes *notes, const struct token_anchor *anchor);
 
 /* The answer ended well: its blocks go on from the prompt's closed ones. To be called after usage,
  * without which it is not told. */

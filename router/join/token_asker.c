@@ -472,6 +472,16 @@ enum anchor_outcome token_asker_ask(struct token_asker *asker,
     return ANCHOR_POSTED;
 }
 
+bool token_asker_is_unable(const struct token_asker *asker, const struct worker *worker,
+                           const struct anchor_plan *plan)
+{
+    const struct asked_worker *asked = &asker->workers[worker->index];
+    const struct ability *ability = &asked->abilities[plan->target];
+
+    return asked->id == worker->id && now_ms_of(asker) < ability->until_ms &&
+           ability->why_not == ANCHOR_UNABLE;
+}
+
 /* ---- life ---- */
 
 struct token_asker *token_asker_create(struct token_asker_config config)

@@ -60,6 +60,10 @@ enum anchor_outcome token_asker_ask(struct token_asker *asker,
                                     const struct token_question *question,
                                     token_answered_fn *on_answered, void *ctx);
 
+/* worker was found to have no endpoint for the plan's question; it is not asked for a while. */
+bool token_asker_is_unable(const struct token_asker *asker, const struct worker *worker,
+                           const struct anchor_plan *plan);
+
 void token_asker_set_rate_max(struct token_asker *asker, uint32_t rate_max);
 
 /* Another process answers there now, or none: what was found out about it is void. */

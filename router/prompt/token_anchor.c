@@ -5,49 +5,56 @@
 #include <assert.h>
 #include <errno.h>
 
-/* The ids of the block being filled are all that is kept of them. */
-struct block_in_making {
-    const struct token_naming *naming;
-    struct digest_128 last;
-    uint32_t count;
-    uint32_t ids[TOKEN_ANCHOR_BLOCK_TOKENS_MAX];
-};
-
-static bool take_id(struct block_in_making *block, struct json_value value)
+void token_anchor_maker_init(struct token_anchor_maker *maker, struct token_naming naming)
 {
-    int64_t id = json_int64(value);
+    assert(naming.block_tokens > 0 && naming.block_tokens <= TOKEN_ANCHOR_BLOCK_TOKENS_MAX);
 
-    if (json_type(value) != JSON_INT64 || id < 0 || id > UINT32_MAX)
+    maker->naming = naming;
+    maker->last = naming.root;
+    maker->token_count = 0;
+    maker->filled = 0;
+}
+
+bool token_anchor_maker_add(struct token_anchor_maker *maker, uint32_t id)
+{
+    const struct token_naming *naming = &maker->naming;
+
+    if (maker->token_count == TOKEN_ANCHOR_COUNT_MAX)
         return false;
-    block->ids[block->count++] = (uint32_t)id;
-    if (block->count < block->naming->block_tokens)
+    maker->token_count++;
+    maker->ids[maker->filled++] = id;
+    if (maker->filled < naming->block_tokens)
         return true;
-    block->last = token_name_next(block->naming->secret, block->last, block->ids, block->count, 0);
-    block->count = 0;
+    maker->last = token_name_next(naming->secret, maker->last, maker->ids, maker->filled, 0);
+    maker->filled = 0;
     return true;
+}
+
+void token_anchor_maker_finish(const struct token_anchor_maker *maker, struct token_anchor *anchor)
+{
+    anchor->token_count = maker->token_count;
+    anchor->last_block = maker->token_count >= maker->naming.block_tokens ? maker->last.low : 0;
 }
 
 static int read_ids(const struct token_naming *naming, struct json_value ids,
                     struct token_anchor *anchor)
 {
-    struct block_in_making block = {.naming = naming, .last = naming->root};
+    struct token_anchor_maker maker;
     struct json_iterator elements = json_iterate(ids);
     struct json_value element;
-    uint32_t count = 0;
-
-    assert(naming->block_tokens > 0 && naming->block_tokens <= TOKEN_ANCHOR_BLOCK_TOKENS_MAX);
 
     if (json_type(ids) != JSON_ARRAY)
         return -EPROTO;
+    token_anchor_maker_init(&maker, *naming);
     while (json_next_element(&elements, &element)) {
-        if (count == TOKEN_ANCHOR_COUNT_MAX)
-            return -E2BIG;
-        if (!take_id(&block, element))
+        const int64_t id = json_int64(element);
+
+        if (json_type(element) != JSON_INT64 || id < 0 || id > UINT32_MAX)
             return -EPROTO;
-        count++;
+        if (!token_anchor_maker_add(&maker, (uint32_t)id))
+            return -E2BIG;
     }
-    anchor->token_count = count;
-    anchor->last_block = count >= naming->block_tokens ? block.last.low : 0;
+    token_anchor_maker_finish(&maker, anchor);
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #ifndef ROUTER_PROMPT_TOKEN_ANCHOR_H
 #define ROUTER_PROMPT_TOKEN_ANCHOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backends/json/json_scan.h"
@@ -30,6 +31,22 @@ struct token_anchor {
     uint32_t token_count;
     uint64_t last_block; /* .low of the last full block's name; 0: not one is full */
 };
+
+/* An anchor from ids that come one by one: of them, those of the block being filled are all that is
+ * kept. */
+struct token_anchor_maker {
+    struct token_naming naming;
+    struct digest_128 last;
+    uint32_t token_count;
+    uint32_t filled; /* of ids */
+    uint32_t ids[TOKEN_ANCHOR_BLOCK_TOKENS_MAX];
+};
+
+void token_anchor_maker_init(struct token_anchor_maker *maker, struct token_naming naming);
+
+/* False: more than TOKEN_ANCHOR_COUNT_MAX. */
+MUST_CHECK bool token_anchor_maker_add(struct token_anchor_maker *maker, uint32_t id);
+void token_anchor_maker_finish(const struct token_anchor_maker *maker, struct token_anchor *anchor);
 
 /*
  * Of the body of a reply of /tokenize or .../render, or of a request of completions whose one

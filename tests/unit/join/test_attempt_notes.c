@@ -43,6 +43,7 @@ struct notes_world {
     struct anchor_plan plan;
     struct block blocks[BLOCK_COUNT];
     size_t exact_count;
+    bool has_echo;
     /* The worker holds its answers back until they are let go. */
     bool holds;
     struct scripted_conn *held[HELD_COUNT_MAX];
@@ -213,6 +214,7 @@ static struct attempt_notes *begin(struct notes_world *world, const char *id,
                                     .predicted_ttft_ms = 10,
                                     .body = &body,
                                     .splice_at = 1,
+                                    .has_echo = world->has_echo,
                                 },
                                 why_not);
     buf_release(&body);
@@ -321,6 +323,64 @@ Test(attempt_notes, text_and_anchor_are_told_when_count_and_usage_agree)
     cr_assert(eq(u32, anchor->cached_tokens, 16));
     cr_assert(ne(u64, anchor->last_block, 0));
     cr_assert(eq(u64, world.stats.anchors_total[ANCHOR_POSTED], 1));
+    notes_world_release(&world);
+}
+
+Test(attempt_notes, an_answer_that_says_the_ids_is_an_anchor_and_nobody_is_asked)
+{
+    const struct token_anchor anchor = {.token_count = TOKEN_COUNT, .last_block = 0xabc};
+    struct notes_world world;
+    struct attempt_notes *notes;
+    enum anchor_outcome outcome;
+
+    notes_world_init(&world);
+    world.has_echo = true;
+    notes = begin_well(&world, "req-1");
+    cr_assert(not(attempt_notes_outcome(notes, &outcome)));
+    attempt_notes_echoed(notes, &anchor);
+    cr_assert(not(attempt_notes_outcome(notes, &outcome)), "it waits for usage like any count");
+    attempt_notes_usage(notes, TOKEN_COUNT, 16);
+    cr_assert(attempt_notes_outcome(notes, &outcome));
+    attempt_notes_end(&notes);
+
+    cr_assert(eq(int, outcome, ANCHOR_POSTED));
+    cr_assert(eq(u32, read_notes(&world), 2));
+    cr_assert(eq(u64, world.notes[1].last_block, 0xabc));
+    cr_assert(eq(u32, world.request_count, 0));
+    notes_world_release(&world);
+}
+
+Test(attempt_notes, an_answer_that_says_no_ids_settles_it)
+{
+    struct notes_world world;
+    struct attempt_notes *notes;
+
+    notes_world_init(&world);
+    world.has_echo = true;
+    notes = begin_well(&world, "req-1");
+    attempt_notes_usage(notes, TOKEN_COUNT, 16);
+    attempt_notes_end(&notes);
+
+    cr_assert(eq(u64, world.stats.anchors_total[ANCHOR_FAILED], 1));
+    cr_assert(eq(u32, read_notes(&world), 0));
+    notes_world_release(&world);
+}
+
+Test(attempt_notes, ids_that_are_not_as_many_as_usage_says_are_not_told)
+{
+    const struct token_anchor anchor = {.token_count = TOKEN_COUNT, .last_block = 0xabc};
+    struct notes_world world;
+    struct attempt_notes *notes;
+
+    notes_world_init(&world);
+    world.has_echo = true;
+    notes = begin_well(&world, "req-1");
+    attempt_notes_echoed(notes, &anchor);
+    attempt_notes_usage(notes, TOKEN_COUNT + 1, 16);
+    attempt_notes_end(&notes);
+
+    cr_assert(eq(u64, world.stats.anchors_total[ANCHOR_MISMATCH], 1));
+    cr_assert(eq(u32, read_notes(&world), 0));
     notes_world_release(&world);
 }
 
