@@ -96,8 +96,9 @@ class TieredNode:
         return ["--blocks", self.engine_blocks, "--block-size", BLOCK_TOKENS, "--kv-events", events,
                 "--kv-replay", replay, *connected, *self.sim_flags]
 
-    def start_agent(self, env=None):
-        """Returns when all engines that run are registered with it."""
+    def start_agent(self, env=None, is_awaited=True):
+        """Returns when all engines are registered with it, unless that is not awaited: it may die
+        before."""
         joined = {"kv_events": ",".join(sim.kv_events for sim in self.sims),
                   "kv_replay": ",".join(sim.kv_replay for sim in self.sims)}
         times = [sim.told()["registrations_total"] for sim in self.sims]
@@ -110,7 +111,8 @@ class TieredNode:
                            *flags, *self.agent_flags, state_dir=self.state, env=env, **joined)
         with self.agent.killed_on_failure():
             for sim, before in zip(self.sims, times):
-                sim.wait_registered(before + 1)
+                if is_awaited:
+                    sim.wait_registered(before + 1)
         return self.agent
 
     @property
@@ -118,10 +120,10 @@ class TieredNode:
         """The quota: a header a page, and a little more."""
         return self.ssd_pages * (self.page_bytes + 4096)
 
-    def restart_agent(self, env=None):
+    def restart_agent(self, env=None, is_awaited=True):
         """kill -9, unless it is dead, and another one."""
         self.agent.kill()
-        return self.start_agent(env)
+        return self.start_agent(env, is_awaited)
 
     def restart_engine(self, number, *flags, is_awaited=True):
         """kill -9, unless it is dead, and another one on the same ports. Returns when it is
