@@ -11,7 +11,7 @@ prefetch  prompts that lie on the SSD alone, asked for while the engine is busy 
           seconds: how long behind that one's end the first token comes, with the router's hints (they
           bring the blocks into CPU memory meanwhile) and without.
 
-    build/bench/tiers              # about six minutes
+    build/bench/tiers              # about eight minutes
     build/bench/tiers --quick      # small, short, nothing to quote
 
 Exit 0: goals reached; 1: missed; 2: a page was wrong or a request failed; 77: a program is missing.
@@ -62,6 +62,10 @@ QUICK = Plan(engine_blocks=96, cpu_pages=96, ssd_pages=192, page_bytes=64 << 10,
              clients=4, warm_s=1, seconds=2, prefetches=2)
 
 
+class Broken(Exception):
+    """What no bench may show: a request that failed."""
+
+
 class Place:
     """A folder, a Redis and a secret; nodes in it."""
 
@@ -73,14 +77,14 @@ class Place:
         self.secret_file.write_text("as good as any other for a bench\n")
         self.count = 0
 
-    def node(self, plan, *agent_flags, has_tiers=True, engines=None, sim_flags=()):
+    def node(self, plan, *agent_flags, has_agent=True, engines=None, sim_flags=()):
         self.count += 1
         flags = ["--prefill-tps", plan.prefill_tps, *sim_flags]
         return TieredNode(self.folder / f"node-{self.count}", self.redis, self.secret_file,
                           engine_count=engines or plan.engines,
                           engine_blocks=plan.engine_blocks + 1, cpu_pages=plan.cpu_pages,
                           ssd_pages=plan.ssd_pages, page_bytes=plan.page_bytes, sim_flags=flags,
-                          agent_flags=agent_flags, has_tiers=has_tiers)
+                          agent_flags=agent_flags, has_agent=has_agent)
 
     def close(self):
         self.redis.stop()
@@ -88,8 +92,7 @@ class Place:
 
 def discard(node):
     """Its pages must have been right; what it has on disk makes room."""
-    if node.agent is not None:
-        node.check_pages()
+    node.check_pages()
     node.stop()
     shutil.rmtree(node.ssd, ignore_errors=True)
 
@@ -146,13 +149,13 @@ def throughput(plan, node, working_set):
     took = time.monotonic() - begun
     clients.stop()
     if clients.failures:
-        raise SystemExit(f"BROKEN: {len(clients.failures)} requests failed: {clients.failures[0]}")
+        raise Broken(f"{len(clients.failures)} requests failed: {clients.failures[0]}")
     return done / took, cached / (done * (plan.prompt_blocks * BLOCK_TOKENS + 1))
 
 
 def tier_figures(node):
     metrics = node.agent.metrics()
-    names = ("saved", "save_refused", "demoted", "demotion_skipped", "loaded_cpu", "loaded_ssd",
+    names = ("saved", "save_refused", "turned_away", "demoted", "demotion_skipped", "loaded_cpu", "loaded_ssd",
              "evicted_cpu", "evicted_ssd")
     return ", ".join(f"{name} {metrics[f'samovar_agent_tier_blocks_{name}_total']:.0f}"
                      for name in names)
@@ -164,7 +167,7 @@ def run_load(place, plan, name, working_set, ways):
     print(f"{name}: {working_set:.0f} blocks of {plan.page_bytes >> 10} KiB are asked for; engines "
           f"hold {plan.engines * plan.engine_blocks}, CPU {plan.cpu_pages}, SSD {plan.ssd_pages}")
     for way, flags in ways.items():
-        node = place.node(plan, *(flags or ()), has_tiers=flags is not None)
+        node = place.node(plan, *(flags or ()), has_agent=flags is not None)
         rates[way], share = throughput(plan, node, working_set)
         print(f"  {way:22} {rates[way]:7.1f} requests/s, {100 * share:5.1f} % found"
               + (f"; {tier_figures(node)}" if flags is not None else ""), flush=True)
@@ -182,11 +185,11 @@ def first_token_s(address, body):
                  {"Content-Type": "application/json"})
     answer = conn.getresponse()
     if answer.status != 200:
-        raise SystemExit(f"BROKEN: {answer.status}: {answer.read()!r}")
+        raise Broken(f"{answer.status}: {answer.read()!r}")
     while True:
         line = answer.readline()
         if not line:
-            raise SystemExit("BROKEN: a stream without text")
+            raise Broken("a stream without text")
         if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
             took = time.monotonic() - begun
             answer.read()
@@ -238,7 +241,7 @@ def run_prefetch(place, plan):
                                        "--decode-ms-per-request", 0])
     routers = {way: Router([], ["--redis", place.redis.url, "--secret-file", place.secret_file,
                                 "--probe-interval-ms", 200, *flags])
-               for way, flags in (("no hints", ["--prefetch-hints", "false"]), ("hints", []))}
+               for way, flags in (("no hints", ["--prefetch-hints=false"]), ("hints", []))}
     for router in routers.values():
         router.wait_ready()
         router.wait_states("up", 1)
@@ -300,6 +303,9 @@ def main():
                 run_load(place, plan, "fits", 0.8 * plan.cpu_pages + plan.engine_blocks, WAYS)
             if "prefetch" in arguments.what:
                 run_prefetch(place, plan)
+        except (AssertionError, Broken) as failure:
+            print(f"BROKEN: {failure}")
+            return 2
         finally:
             place.close()
     print("reached" if is_reached else "MISSED")
@@ -307,7 +313,7 @@ def main():
 
 
 # way -> flags of the agent; None: there is none, and the engines keep nothing.
-WAYS = {"no tiers": None, "tiers": []}
+WAYS = {"no tiers": None, "tiers": [], "tiers, no guard": ["--thrash-guard=false"]}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -176,6 +176,7 @@ part_bench()
         run_bench $bench --quick || bench_part_status=1
     done
     run_bench exactness --quick || bench_part_status=1
+    run_bench tiers --quick || bench_part_status=1
     run_bench relay --smoke || bench_part_status=1
     run_bench instructions --smoke || bench_part_status=1
     run_bench jitter --smoke || bench_part_status=1

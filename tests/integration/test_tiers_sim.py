@@ -181,6 +181,82 @@ def test_salts_and_loras_never_meet(start_node):
     node.check_pages()
 
 
+# --- what the map says ------------------------------------------------------------------------------
+
+class Talk:
+    """A conversation through the router, so that its text is known by the tokens' tiers."""
+
+    def __init__(self, name, part_count=160):
+        self.messages = [{"role": "user", "content": " ".join(
+            f"{name} tells of part {i}." for i in range(part_count))}]
+
+    def body(self):
+        return {"model": MODEL, "messages": self.messages, "max_tokens": 4}
+
+    def through(self, router):
+        answer = router.call("POST", "/v1/chat/completions", json.dumps(self.body()).encode(),
+                             {"Content-Type": "application/json"})
+        assert answer.status == 200, answer.read_all()
+        answer.read_all()
+
+
+def told_tokens(node, sim):
+    """{tiers: tokens up to the end of the farthest block there} that the map says of the engine's
+    worker, or None while it changes."""
+    records = ResidencyMap(node.redis, sim.url).records()
+    if records is None:
+        return None
+    told = {}
+    for tokens, tiers in records.values():
+        told[tiers] = max(told.get(tiers, 0), tokens)
+    return told
+
+
+def beneath(told):
+    """How far the map says that CPU memory and SSD go."""
+    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD)),
+               default=0)
+
+
+def lookups(node):
+    """How often an engine was answered what."""
+    return {key.split('"')[1]: value for key, value in node.agent.metrics().items()
+            if key.startswith("samovar_agent_engine_lookups_total")}
+
+
+def check_told(node, talk):
+    """What the map says of the talk beneath the engine is there."""
+    sim = node.sims[0]
+    sim.evict(node.engine_blocks - 1)
+    wait_quiet(node)
+    wait_until(lambda: node.agent.metric_sum("samovar_agent_report_unsaid") == 0
+               and told_tokens(node, sim) is not None, "all is said")
+    told, before = told_tokens(node, sim), lookups(node)
+    cached = chat(sim, talk)
+    assert cached >= beneath(told) - BLOCK_TOKENS, (told, cached, before, lookups(node))
+
+
+def chat(sim, talk):
+    """Cached tokens, past the router."""
+    answer = sim.post("/v1/chat/completions", talk.body())
+    assert answer.status == 200
+    return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.fixture
+def start_knowing_router(start_router, redis, secret_file):
+    """A router that believes the agent of the one node there is, and knows its engine's blocks."""
+    def create():
+        router = start_router((), "--redis", redis.url, "--secret-file", secret_file)
+        router.wait_ready()
+        router.wait_states("up", 1)
+        wait_until(lambda: all(row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
+                               for row in router.admin("/residency").json()["workers"]),
+                   "believed")
+        return router
+    return create
+
+
 # --- while there is load ----------------------------------------------------------------------------
 
 class Load:
@@ -285,23 +361,34 @@ def test_a_load_that_wants_more_than_there_is_loses_nothing(start_node, start_lo
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(start_node, start_load,
-                                                                           point):
+def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(
+        start_node, start_load, start_knowing_router, point):
     node = small_node(start_node)
+    router, talk = start_knowing_router(), Talk(point, 50)
+    talk.through(router)
     load = start_load(node)
     load.wait(30)
     fds = [(sim, sim.open_descriptors() + 8) for sim in node.sims]  # 8: clients of the load
 
-    for number in range(KILL_ROUNDS):
-        node.restart_agent({"SAMOVAR_FAULT_POINT": f"{point}:{random.randint(1, 12)}"})
+    for _ in range(KILL_ROUNDS):
+        node.restart_agent({"SAMOVAR_FAULT_POINT": f"{point}:{random.randint(1, 12)}"},
+                           is_awaited=False)
+        talk.through(router)
         assert node.agent.wait_exit(60) == -signal.SIGKILL
-        node.agent.log.wait_ended()
         load.wait(3)  # engines serve on
         node.start_agent()
         load.wait(5)
+        load.stop()
+        node.agent.log.wait("lease_taken", LEASE_S + TRUE_S)
+        check_clean(node, fds)
+        check_told(node, talk)
+        load = start_load(node)
+    talk.through(router)
+    load.wait(5)
     load.stop()
 
     check_clean(node, fds)
+    check_told(node, talk)
 
 
 @pytest.mark.parametrize("fault", ENGINE_FAULTS)
@@ -311,7 +398,7 @@ def test_an_engine_that_dies_anywhere_leaves_nothing_held(start_node, start_load
     load.wait(30)
     agent_fds = node.agent.open_descriptors() + 4  # probes and events come and go
 
-    for number in range(KILL_ROUNDS):
+    for _ in range(KILL_ROUNDS):
         node.restart_engine(0, "--fault", f"{fault},nth={random.randint(1, 6)}", is_awaited=False)
         assert node.sims[0].wait_exit(60) == -signal.SIGKILL
         wait_until(lambda: node.agent.metrics()["samovar_agent_engines"] == 1,
@@ -347,63 +434,18 @@ def test_an_agent_that_is_stopped_is_waited_for_no_longer_than_it_asked(start_no
     node.check_pages()
 
 
-# --- what the map says ------------------------------------------------------------------------------
-
-class Talk:
-    """A conversation through the router, so that its text is known by the tokens' tiers."""
-
-    def __init__(self, seed):
-        self.messages = [{"role": "user", "content": " ".join(
-            f"{seed} tells of part {i}." for i in range(160))}]
-
-    def body(self):
-        return {"model": MODEL, "messages": self.messages, "max_tokens": 4}
-
-
-def told_tokens(node, sim):
-    """{tiers: tokens up to the end of the farthest block there} that the map says of the engine's
-    worker, or None while it changes."""
-    records = ResidencyMap(node.redis, sim.url).records()
-    if records is None:
-        return None
-    told = {}
-    for tokens, tiers in records.values():
-        told[tiers] = max(told.get(tiers, 0), tokens)
-    return told
-
-
-def beneath(told):
-    """How far the map says that CPU memory and SSD go."""
-    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD)),
-               default=0)
-
-
-def chat(sim, talk):
-    """Cached tokens, past the router."""
-    answer = sim.post("/v1/chat/completions", talk.body())
-    assert answer.status == 200
-    return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-
+# --- what is said of it when all is well -----------------------------------------------------------
 
 @pytest.fixture
-def told_node(start_node, start_router, redis, secret_file):
+def told_node(start_node, start_knowing_router):
     """A node of which a router and the map know one conversation, which is in CPU memory, and on the
     SSD too where the node has one; (node, conversation)."""
     def create(**options):
         node = start_node(engine_blocks=257, **options)
-        router = start_router((), "--redis", redis.url, "--secret-file", secret_file)
-        router.wait_ready()
-        router.wait_states("up", 1)
-        wait_until(lambda: all(row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
-                               for row in router.admin("/residency").json()["workers"]),
-                   "believed")
+        router = start_knowing_router()
         talk = Talk(node.agent.pid)
         for _ in range(3):
-            answer = router.call("POST", "/v1/chat/completions",
-                                 json.dumps(talk.body()).encode(),
-                                 {"Content-Type": "application/json"})
-            assert answer.status == 200
-            answer.read_all()
+            talk.through(router)
             node.sims[0].evict(256)
         return node, talk
     return create

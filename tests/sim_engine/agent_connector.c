@@ -22,8 +22,9 @@
  * - what was found is TAKEn and LOADed when there is room for it. The blocks of a load are neither
  *   given back nor written before its end, also where the request has left meanwhile: then the load
  *   keeps them;
- * - a step's full blocks of prompts are SAVEd at its end, and the engine stands still until they
- *   are, or until it has broken off: only then may the blocks be used again.
+ * - full blocks of prompts are SAVEd at the end of the step that made them so, or that found them,
+ *   and the engine stands still until they are, or until it has broken off: only then may the
+ *   blocks be used again.
  *
  * Pages: a block is written when the step that computes it begins, which is when others begin to
  * find it; it is compared when it was loaded and when a request goes on from it, so that whatever
@@ -31,10 +32,15 @@
  * time is simulated for it, and what the copying takes is real.
  */
 
+/* Of the entries of a SAVE: a message less what may come before and behind the last one's blocks.
+ */
+enum { ENTRY_BYTES_MAX = IPC_MESSAGE_BYTES_MAX - 1024 };
+
 /* What the agent knows of a sequence. */
 struct connected {
     uint64_t request;
     uint32_t registration; /* in which it was OPENed; 0: in none */
+    size_t saved_count;    /* leading blocks that were offered in it */
     struct load *load;     /* NULL: none is under way */
 };
 
@@ -114,6 +120,7 @@ static bool is_open(struct agent_connector *connector, const struct sequence *se
     if (registration != 0 && connected->registration != registration) {
         connected->request = ++connector->request;
         connected->registration = registration;
+        connected->saved_count = 0;
         tell_tokens(connector, sequence, connected->request);
     }
     return registration != 0 &&
@@ -323,25 +330,34 @@ static void on_sent(void *ctx, enum ipc_kind kind)
 
 /* ---- saving ---- */
 
-/* Adds the blocks of the prompt that the step has filled. */
+/* Adds the blocks of the prompt that are full now and were not offered yet: those too that the
+ * engine had itself, as without them what follows is of no use to anybody. Who has them says so. */
 static bool add_entry(struct agent_connector *connector, const struct sequence *sequence)
 {
     size_t block_size = prefix_cache_block_size(connector->config.cache);
-    size_t first = sequence->computed_count / block_size;
     size_t computed = sequence->computed_count + sequence->step_count;
     size_t end =
         (computed < sequence->prompt_count ? computed : sequence->prompt_count) / block_size;
-    struct ipc_save_entry entry = {.first_block = (uint32_t)first};
+    struct connected *connected = connected_of(sequence);
+    struct ipc_save_entry entry;
     int status;
 
-    if (end <= first || !is_open(connector, sequence))
+    if (end == 0 || !is_open(connector, sequence) || end <= connected->saved_count)
         return false;
-    entry.request = connected_of(sequence)->request;
-    entry.block_count = (uint32_t)(end - first);
-    entry.engine_blocks =
-        slice_of(sequence->cache.blocks + first, entry.block_count * sizeof(uint32_t));
+    if (end - connected->saved_count > IPC_BLOCK_COUNT_MAX)
+        end = connected->saved_count + IPC_BLOCK_COUNT_MAX; /* the others with the next step */
+    entry = (struct ipc_save_entry){
+        .request = connected->request,
+        .first_block = (uint32_t)connected->saved_count,
+        .block_count = (uint32_t)(end - connected->saved_count),
+        .engine_blocks = slice_of(sequence->cache.blocks + connected->saved_count,
+                                  (end - connected->saved_count) * sizeof(uint32_t)),
+    };
+    if (buf_len(&connector->entries) + entry.engine_blocks.len > ENTRY_BYTES_MAX)
+        return false; /* the next step's */
     status = ipc_save_entry_write(&connector->entries, &entry);
     assert(status == 0);
+    connected->saved_count = end;
     return true;
 }
 

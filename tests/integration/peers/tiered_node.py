@@ -68,8 +68,9 @@ class TieredNode:
 
     def __init__(self, directory, redis, secret_file, *, engine_count=1, engine_blocks=65,
                  cpu_pages=256, ssd_pages=0, page_bytes=PAGE_BYTES, sim_flags=(), agent_flags=(),
-                 has_tiers=True, env=None):
-        """has_tiers: False: engines that keep nothing beneath their own cache, and no agent."""
+                 has_agent=True, env=None):
+        """has_agent: False: engines that look for one in vain: they keep nothing beneath their own
+        cache, and do all else that the others do."""
         self.directory = Path(directory)
         self.redis, self.secret_file = redis, secret_file
         self.engine_blocks, self.page_bytes = engine_blocks, page_bytes
@@ -80,24 +81,24 @@ class TieredNode:
         self.state = self.directory / "state"
         for path in (self.socket.parent, self.ssd, self.state):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.agent, self.sims, self.has_tiers = None, [], has_tiers
+        self.agent, self.sims = None, []
         try:
             for _ in range(engine_count):
                 self.sims.append(TieredSim(*self.engine_flags()))
-            if has_tiers:
+            if has_agent:
                 self.start_agent(env)
         except BaseException:
             self.kill()
             raise
 
     def engine_flags(self, events=KV, replay=KV):
-        connected = ["--connector", self.socket, "--page-bytes", self.page_bytes,
-                     "--connector-lookup-ms", 1000] if self.has_tiers else []
-        return ["--blocks", self.engine_blocks, "--block-size", BLOCK_TOKENS, "--kv-events", events,
-                "--kv-replay", replay, *connected, *self.sim_flags]
+        return ["--connector", self.socket, "--blocks", self.engine_blocks, "--page-bytes",
+                self.page_bytes, "--block-size", BLOCK_TOKENS, "--kv-events", events, "--kv-replay",
+                replay, "--connector-lookup-ms", 1000, *self.sim_flags]
 
-    def start_agent(self, env=None):
-        """Returns when all engines that run are registered with it."""
+    def start_agent(self, env=None, is_awaited=True):
+        """Returns when all engines are registered with it, unless that is not awaited: it may die
+        before."""
         joined = {"kv_events": ",".join(sim.kv_events for sim in self.sims),
                   "kv_replay": ",".join(sim.kv_replay for sim in self.sims)}
         times = [sim.told()["registrations_total"] for sim in self.sims]
@@ -110,7 +111,8 @@ class TieredNode:
                            *flags, *self.agent_flags, state_dir=self.state, env=env, **joined)
         with self.agent.killed_on_failure():
             for sim, before in zip(self.sims, times):
-                sim.wait_registered(before + 1)
+                if is_awaited:
+                    sim.wait_registered(before + 1)
         return self.agent
 
     @property
@@ -118,10 +120,10 @@ class TieredNode:
         """The quota: a header a page, and a little more."""
         return self.ssd_pages * (self.page_bytes + 4096)
 
-    def restart_agent(self, env=None):
+    def restart_agent(self, env=None, is_awaited=True):
         """kill -9, unless it is dead, and another one."""
         self.agent.kill()
-        return self.start_agent(env)
+        return self.start_agent(env, is_awaited)
 
     def restart_engine(self, number, *flags, is_awaited=True):
         """kill -9, unless it is dead, and another one on the same ports. Returns when it is
