@@ -19,15 +19,19 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends \
         libuv1 libsimdjson14 libxxhash0 libyaml-0-2 libzmq5 libhiredis0.14 liburing2 \
  && rm -rf /var/lib/apt/lists/* \
- && install -d -o 65532 -g 65532 -m 700 /var/lib/samovar-agent
+ && install -d -o 65532 -g 65532 -m 700 /run/samovar /var/lib/samovar-agent /var/lib/samovar-ssd
 COPY --from=build /build/bin/samovar-agent /usr/bin/
+# For engines: mount or copy it, and set PYTHONPATH (its README says how vLLM is told).
+COPY kvtier/connector/python/samovar_vllm /usr/share/samovar/python/samovar_vllm
 
 # A number, so that "must not run as root" can be checked without reading /etc/passwd.
 USER 65532:65532
 
 # How text and tokens are joined, kept over a restart; keyed hashes and lengths, no text.
 ENV SAMOVAR_AGENT_STATE_DIR=/var/lib/samovar-agent SAMOVAR_AGENT_ADMIN_PORT=9092
-VOLUME /var/lib/samovar-agent
+# Tiers are on with SAMOVAR_AGENT_CPU_BYTES; engines reach them by this volume, which they share.
+# What is kept on SSD is prompts' keys and values: nobody else's business.
+VOLUME /run/samovar /var/lib/samovar-agent /var/lib/samovar-ssd
 
 # The agent's own life: one that waits for its engine or for Redis must not be restarted.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["bash", "-c", \

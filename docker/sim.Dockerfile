@@ -18,7 +18,8 @@ RUN cmake -S /src -B /build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 FROM docker.io/library/debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libuv1 libsimdjson14 libxxhash0 libzmq5 \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* \
+ && install -d -o 65532 -g 65532 -m 700 /run/samovar
 COPY --from=build /build/bin/samovar-sim /usr/bin/
 USER 65532:65532
 EXPOSE 8000

@@ -213,11 +213,17 @@ void node_tiers_prefetch(struct node_tiers *tiers, size_t worker, const struct d
 
 static int create_devices(struct node_tiers *tiers, char why[NODE_TIERS_WHY_BYTES])
 {
+    char device_why[DEVICE_WHY_BYTES];
     int status = device_host_create(&tiers->devices[DEVICE_HOST]);
 
     if (status < 0) {
         snprintf(why, NODE_TIERS_WHY_BYTES, "%s", strerror(-status));
         return status;
+    }
+    if (device_cuda_create(&tiers->devices[DEVICE_CUDA], device_why) < 0) {
+        tiers->devices[DEVICE_CUDA] = NULL;
+        LOG(LOG_INFO, "no_gpu", log_text("why", device_why),
+            log_text("effect", "engines whose memory is the host's are served"));
     }
     return 0;
 }
@@ -237,6 +243,7 @@ static void init_layouts(struct node_tiers *tiers)
                         (struct engine_layouts_config){
                             .secret = tiers->config.secret,
                             .layout_count_max = (uint32_t)options->layouts_max,
+                            .has_guard = options->thrash_guard,
                             .tiers = {.io = tiers->config.io,
                                       .devices = {tiers->devices[0], tiers->devices[1]},
                                       .cpu_bytes = options->cpu_bytes,
@@ -362,11 +369,28 @@ static void add_tier(struct node_tier_stats *sum, const struct tier_store_stats 
     sum->load_queue_ms = more_of(sum->load_queue_ms, (uint64_t)stats->load_queue_ms[tier]);
 }
 
+static void add_guard(struct node_tiers_stats *sum, const struct engine_layout *layout)
+{
+    const struct thrash_guard_stats *stats;
+    const uint64_t now_ms = io_loop_now_ms(layout->layouts->config.tiers.io);
+
+    if (layout->guard == NULL)
+        return;
+    stats = thrash_guard_stats(layout->guard);
+    sum->refaults += stats->refaults;
+    sum->turned_away += stats->turned_away;
+    sum->closed += stats->closed;
+    sum->closed_count += thrash_guard_is_closed(layout->guard);
+    sum->pressure_percent = more_of(sum->pressure_percent,
+                                    (uint64_t)(100 * thrash_guard_pressure(layout->guard, now_ms)));
+}
+
 static void add(struct node_tiers_stats *sum, const struct engine_layout *layout)
 {
     const struct tier_store_stats stats = tier_store_stats(layout->store);
 
     sum->layout_count++;
+    add_guard(sum, layout);
 #define ADD(field) sum->field += stats.field;
     TIER_STORE_COUNTERS(ADD)
 #undef ADD

@@ -6,6 +6,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "backends/runtime/log.h"
 
 /*
  * DESIGN
@@ -17,6 +20,9 @@
  * its place on the node would get none. So the place of a layout without engines is taken when
  * another wants it; closing a store takes a moment, and the engine comes again.
  */
+
+/* New blocks of one question to the guard; a request of more asks for its first. */
+enum { ASKED_COUNT_MAX = 1024, GUARD_WINDOW_MS = 60000 };
 
 enum { FIELD_MODEL = 1, FIELD_BLOCK_TOKENS, FIELD_PAGE_BYTES, FIELD_SEGMENT_BYTES };
 
@@ -73,6 +79,7 @@ static void on_store_closed(void *ctx)
     struct engine_layouts *layouts = layout->layouts;
 
     list_remove(&layouts->all, &layout->in_all);
+    thrash_guard_destroy(layout->guard);
     free(layout);
     tell_closed(layouts);
 }
@@ -106,9 +113,11 @@ static int make_place(struct engine_layouts *layouts, char why[TIER_WHY_BYTES])
 static void on_changed(void *ctx, struct block_key key, struct digest_128 parent, uint32_t depth,
                        uint8_t tiers)
 {
-    const struct engine_layout *layout = ctx;
+    struct engine_layout *layout = ctx;
     const struct engine_layouts_config *config = &layout->layouts->config;
 
+    if (tiers == 0 && layout->guard != NULL && !layout->is_clearing)
+        thrash_guard_evicted(layout->guard, key.name.low);
     config->on_changed(config->ctx, layout, key, parent, depth, tiers);
 }
 
@@ -124,6 +133,20 @@ static struct tier_store_config share_of(const struct engine_layout *layout)
     config.write_bytes_per_s /= parts;
     config.on_changed = on_changed;
     return config;
+}
+
+/* What leaves the last tier is lost. */
+static int create_guard(struct engine_layout *layout)
+{
+    const struct tier_store_stats stats = tier_store_stats(layout->store);
+    const uint32_t ssd = stats.slot_count[BLOCK_TIER_SSD];
+
+    if (!layout->layouts->config.has_guard)
+        return 0;
+    return thrash_guard_create(
+        (struct thrash_guard_config){.slot_count = ssd > 0 ? ssd : stats.slot_count[BLOCK_TIER_CPU],
+                                     .window_ms = GUARD_WINDOW_MS},
+        &layout->guard);
 }
 
 static int create(struct engine_layouts *layouts, const struct engine_layout_spec *spec,
@@ -149,6 +172,12 @@ static int create(struct engine_layouts *layouts, const struct engine_layout_spe
     }
     list_node_init(&layout->in_all);
     list_append(&layouts->all, &layout->in_all);
+    status = create_guard(layout);
+    if (status < 0) {
+        snprintf(why, TIER_WHY_BYTES, "%s", strerror(-status));
+        tier_store_close(&layout->store, on_store_closed, layout);
+        return status;
+    }
     *created = layout;
     return 0;
 }
@@ -175,6 +204,64 @@ void engine_layout_return(struct engine_layout **layout)
 
     (*layout)->user_count--;
     *layout = NULL;
+}
+
+/* ---- against thrashing ---- */
+
+static uint64_t now_ms_of(const struct engine_layout *layout)
+{
+    return io_loop_now_ms(layout->layouts->config.tiers.io);
+}
+
+static void log_change(const struct engine_layout *layout, bool was_closed)
+{
+    const bool is_closed = thrash_guard_is_closed(layout->guard);
+
+    if (is_closed && !was_closed)
+        LOG(LOG_WARN, "tiers_thrash",
+            log_text("why", "blocks go before they are wanted again: there is not enough room"),
+            log_text("effect", "next to nothing new is saved, so that some of them stay"),
+            log_text("advice", "raise --cpu-bytes or --ssd-bytes, or spread the load"));
+    else if (!is_closed && was_closed)
+        LOG(LOG_INFO, "tiers_calm");
+}
+
+bool engine_layout_admits(struct engine_layout *layout, const struct block_key *keys, size_t count)
+{
+    uint64_t names[ASKED_COUNT_MAX];
+    size_t held, asked = 0;
+    bool was_closed, is_admitted;
+
+    if (layout->guard == NULL)
+        return true;
+    held = tier_store_match(layout->store, keys, count, NULL);
+    for (size_t i = held; i < count && asked < ASKED_COUNT_MAX; i++)
+        names[asked++] = keys[i].name.low;
+    if (asked == 0)
+        return true;
+    was_closed = thrash_guard_is_closed(layout->guard);
+    is_admitted = thrash_guard_admits(layout->guard, names, asked, now_ms_of(layout));
+    log_change(layout, was_closed);
+    return is_admitted;
+}
+
+void engine_layout_hit(struct engine_layout *layout, size_t count)
+{
+    if (layout->guard != NULL && count > 0)
+        thrash_guard_hit(layout->guard, count, now_ms_of(layout));
+}
+
+void engine_layout_preempted(struct engine_layout *layout)
+{
+    if (layout->guard != NULL)
+        thrash_guard_preempted(layout->guard, 1, now_ms_of(layout));
+}
+
+void engine_layout_clear(struct engine_layout *layout)
+{
+    layout->is_clearing = true;
+    tier_store_clear(layout->store);
+    layout->is_clearing = false;
 }
 
 void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx)

@@ -8,12 +8,15 @@
 #ifndef KVTIER_CONNECTOR_ENGINE_LAYOUTS_H
 #define KVTIER_CONNECTOR_ENGINE_LAYOUTS_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 #include "kvtier/device/page_layout.h"
+#include "kvtier/tiers/thrash_guard.h"
 #include "kvtier/tiers/tier_store.h"
 
 struct engine_layouts;
@@ -25,7 +28,9 @@ struct engine_layout {
     uint32_t block_tokens;
     uint32_t page_bytes;
     uint32_t user_count;
-    struct tier_store *store; /* NULL: it is being closed */
+    struct tier_store *store;   /* NULL: it is being closed */
+    struct thrash_guard *guard; /* NULL: all that is saved is let in */
+    bool is_clearing;           /* what leaves now is no sign of want of room */
 };
 
 /* What became of a block of layout, as tier_changed_fn says it. */
@@ -35,6 +40,7 @@ typedef void engine_block_fn(void *ctx, const struct engine_layout *layout, stru
 struct engine_layouts_config {
     const uint8_t *secret; /* DIGEST_SECRET_BYTES; borrowed */
     uint32_t layout_count_max;
+    bool has_guard; /* against thrashing */
     /* Of each store; its sizes and budgets are of all layouts together, each gets an equal share.
      * Page, layout and observer are filled in here. ssd_dir is borrowed until close. */
     struct tier_store_config tiers;
@@ -66,6 +72,19 @@ MUST_CHECK int engine_layouts_acquire(struct engine_layouts *layouts,
 
 /* NULLs *layout. */
 void engine_layout_return(struct engine_layout **layout);
+
+/*
+ * Whether those of keys that are not held may be saved now: of one request, behind each other. When
+ * blocks go before they are wanted again, next to nothing is let in, so that some of them stay.
+ */
+bool engine_layout_admits(struct engine_layout *layout, const struct block_key *keys, size_t count);
+
+/* That many blocks were loaded; an engine had to give up a request that was under way. */
+void engine_layout_hit(struct engine_layout *layout, size_t count);
+void engine_layout_preempted(struct engine_layout *layout);
+
+/* Nothing that its engines have saved is true any more. */
+void engine_layout_clear(struct engine_layout *layout);
 
 /* No layout may be in use. on_closed once, perhaps before this returns. */
 void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx);

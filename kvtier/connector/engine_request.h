@@ -39,6 +39,9 @@ struct engine_request {
     uint32_t local_tokens;   /* of the last LOOKUP */
     struct ipc_found found;  /* what it was answered, */
     uint64_t found_until_ms; /* and until when the same question gets the same answer; 0: never */
+    uint32_t waited_ms;      /* that it was told to wait for blocks on their way up */
+    bool is_saving;          /* blocks of it were computed: to ask again, it was preempted */
+    bool is_turned_away;     /* blocks of it were not let in: those behind are of no use */
     uint32_t open_tokens[];  /* [block_tokens]: those behind the last full block */
 };
 

@@ -20,13 +20,12 @@
 
 enum { ANSWER_MS = 10 };
 
+/* How long one answer may put an engine off, and all answers about one request together. */
+enum { LATER_MS_MAX = 250, WAITED_MS_MAX = 1000 };
+
 /* Of any load: a message to the worker, and the engine's step that begins behind its end; as
  * measured with vLLM. */
 static const double load_start_ms = 5;
-
-/* While nothing was measured yet: host memory by one thread, and an ordinary NVMe SSD. */
-static const double default_bytes_per_ms[BLOCK_TIER_COUNT] = {
-    [BLOCK_TIER_CPU] = 5e6, [BLOCK_TIER_SSD] = 1e6};
 
 /* ---- requests ---- */
 
@@ -106,7 +105,7 @@ void engine_serve_reset(struct engine_conn *conn, uint64_t number)
     struct ipc_message done = {.kind = IPC_DONE, .as.number = {number}};
 
     if (conn->session->layout != NULL)
-        tier_store_clear(conn->session->layout->store);
+        engine_layout_clear(conn->session->layout);
     engine_conn_answer(conn, &done);
 }
 
@@ -124,13 +123,30 @@ static struct load_plan plan(const struct engine_session *session, size_t matche
     };
 
     for (size_t i = 0; i < BLOCK_TIER_COUNT; i++) {
-        const double per_ms = stats.load_bytes_per_s[i] > 0 ? stats.load_bytes_per_s[i] / 1e3
-                                                            : default_bytes_per_ms[i];
+        const uint8_t tier = (uint8_t)(1 << i);
 
         query.queue_ms[i] = stats.load_queue_ms[i];
-        query.ms_per_block[i] = session->layout->page_bytes / per_ms;
+        query.ms_per_block[i] =
+            tier_store_load_ms(session->layout->store, &tier, 1) - stats.load_queue_ms[i];
     }
     return load_plan_make(&query);
+}
+
+/* What is on its way up from the SSD and will be there soon is waited for, instead of being read
+ * twice. 0: not so. */
+static uint32_t later_ms(const struct engine_session *session, struct engine_request *request,
+                         const struct block_key *keys, size_t count)
+{
+    const double ms = tier_store_rising_ms(session->layout->store, keys, count);
+    uint32_t later;
+
+    if (ms == 0 || ms > LATER_MS_MAX)
+        return 0;
+    later = (uint32_t)ms + 1;
+    if (request->waited_ms + later > WAITED_MS_MAX)
+        return 0;
+    request->waited_ms += later;
+    return later;
 }
 
 /* Holds what is worth loading of the request's blocks from first on. */
@@ -155,6 +171,11 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
         found.why = IPC_FOUND_SLOWER;
         return found;
     }
+    found.later_ms = later_ms(session, request, keys, worth.block_count);
+    if (found.later_ms > 0) {
+        found.why = IPC_FOUND_LATER;
+        return found;
+    }
     request->hold =
         tier_store_hold(session->layout->store, keys, worth.block_count, sessions->config.hold_ms);
     request->hold_first = first;
@@ -169,6 +190,22 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
     return found;
 }
 
+/* For how long the same question gets the same answer. */
+static uint64_t kept_ms(const struct ipc_found *found, uint32_t hold_ms)
+{
+    switch (found->why) {
+    case IPC_FOUND_HIT:
+        return hold_ms / 2;
+    case IPC_FOUND_SLOWER:
+    case IPC_FOUND_NO_ROOM:
+        return ANSWER_MS;
+    case IPC_FOUND_MISS:
+    case IPC_FOUND_LATER:
+        break;
+    }
+    return 0;
+}
+
 static struct ipc_found look_up_anew(struct engine_session *session, struct engine_request *request,
                                      uint32_t local_tokens)
 {
@@ -176,12 +213,12 @@ static struct ipc_found look_up_anew(struct engine_session *session, struct engi
     const uint64_t now_ms = io_loop_now_ms(session->sessions->config.io);
 
     engine_request_let_go(request);
+    if (request->is_saving)
+        engine_layout_preempted(session->layout);
+    request->is_saving = false;
     request->local_tokens = local_tokens;
     request->found = look_up(session, request, local_tokens / session->block_tokens);
-    request->found_until_ms =
-        request->found.why == IPC_FOUND_HIT ? now_ms + hold_ms / 2 : now_ms + ANSWER_MS;
-    if (request->found.why == IPC_FOUND_MISS)
-        request->found_until_ms = 0;
+    request->found_until_ms = now_ms + kept_ms(&request->found, hold_ms);
     return request->found;
 }
 

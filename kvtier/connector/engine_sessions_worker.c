@@ -98,6 +98,8 @@ static void on_loaded(void *ctx, uint32_t loaded)
 {
     struct engine_job *job = ctx;
 
+    if (job->conn->session->layout != NULL)
+        engine_layout_hit(job->conn->session->layout, loaded);
     release_loaded(job);
     answer_load(job->conn, job->number, loaded);
     end_job(job);

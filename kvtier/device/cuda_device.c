@@ -326,6 +326,7 @@ static int cuda_copy(struct device *device, struct engine_memory *memory,
                            .direction = direction,
                            .after = from->event,
                            .gather = from->gpu->gather};
+    int status;
 
     assert(memory->device == device);
     for (size_t i = 0; i < page_count; i++)
@@ -333,8 +334,10 @@ static int cuda_copy(struct device *device, struct engine_memory *memory,
 
     if (page_count == 0)
         return 0;
-    job.view = host_pins_view(cuda->pins);
-    if (try_copy(cuda, from, &job) == 0)
+    job.view = host_view_acquire(cuda->pins);
+    status = try_copy(cuda, from, &job);
+    host_view_return(&job.view);
+    if (status == 0)
         return 0;
     __atomic_fetch_add(&cuda->stats.failed_copies, 1, __ATOMIC_RELAXED);
     return -EIO;

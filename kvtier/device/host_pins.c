@@ -25,6 +25,7 @@
 
 struct host_arena {
     struct host_pins *pins;
+    uint32_t references; /* atomic: pins' own until it is removed, and each view's */
     uint8_t *bytes;
     size_t len;
     size_t chunk_bytes;
@@ -109,11 +110,18 @@ static struct host_arena *arena_create(struct host_pins *pins, void *bytes, size
     if (arena == NULL)
         return NULL;
     arena->pins = pins;
+    arena->references = 1;
     arena->bytes = bytes;
     arena->len = len;
     arena->chunk_bytes = chunk_bytes;
     arena->chunk_count = chunk_count;
     return arena;
+}
+
+static void unref(struct host_arena *arena)
+{
+    if (__atomic_fetch_sub(&arena->references, 1, __ATOMIC_ACQ_REL) == 1)
+        free(arena);
 }
 
 int host_pins_add(struct host_pins *pins, void *bytes, size_t len)
@@ -163,21 +171,29 @@ void host_pins_remove(struct host_pins *pins, void *bytes)
     if (arena->has_thread)
         pthread_join(arena->thread, NULL);
     unpin_arena(arena);
-    free(arena);
+    unref(arena);
 }
 
 /* ---- looking ---- */
 
-struct host_view host_pins_view(struct host_pins *pins)
+struct host_view host_view_acquire(struct host_pins *pins)
 {
     struct host_view view = {.is_pinned_elsewhere = false};
 
     pthread_mutex_lock(&pins->lock);
     view.arena_count = pins->arena_count;
-    for (uint32_t i = 0; i < pins->arena_count; i++)
+    for (uint32_t i = 0; i < pins->arena_count; i++) {
         view.arenas[i] = pins->arenas[i];
+        __atomic_fetch_add(&view.arenas[i]->references, 1, __ATOMIC_RELAXED);
+    }
     pthread_mutex_unlock(&pins->lock);
     return view;
+}
+
+void host_view_return(struct host_view *view)
+{
+    while (view->arena_count > 0)
+        unref(view->arenas[--view->arena_count]);
 }
 
 struct host_span host_view_span(const struct host_view *view, const void *at)

@@ -44,7 +44,8 @@ void host_pins_remove(struct host_pins *pins, void *bytes);
 
 struct host_pins_stats host_pins_stats(const struct host_pins *pins);
 
-/* All arenas, for a copy to look up many places without a lock. */
+/* All arenas that there are now, for a copy to look up many places without a lock. It stays good
+ * when another copy's arena is removed meanwhile. */
 struct host_view {
     struct host_arena *arenas[HOST_PINS_ARENAS_MAX];
     uint32_t arena_count;
@@ -57,7 +58,8 @@ struct host_span {
     bool is_pinned;
 };
 
-struct host_view host_pins_view(struct host_pins *pins);
+struct host_view host_view_acquire(struct host_pins *pins);
+void host_view_return(struct host_view *view);
 struct host_span host_view_span(const struct host_view *view, const void *at);
 
 #endif

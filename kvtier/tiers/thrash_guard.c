@@ -23,8 +23,7 @@
  *
  * One hit outweighs four refaults: it spares a computation, they cost a copy each. Real prompts
  * over a tier that is too small come back late as often as in time, and are better off let in: at
- * even weights the guard lost up to 3 points of hits on public traces, at four to one at most
- * GUARD_LOSS.
+ * even weights, with no trials, the guard lost up to 3 points of hits on public traces; so, 0.3.
  *
  * A change begins a new window and is not taken back before that is over. The evidence that is
  * asked for is a quarter of the slots: where fewer come again, nothing thrashes.

@@ -88,6 +88,11 @@ size_t tier_store_match(const struct tier_store *store, const struct block_key *
  * measured rates, or the defaults of tier.h's kind while there are none. */
 double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count);
 
+/* How long it will take until those of keys that are on their way up from the SSD are in CPU
+ * memory, in milliseconds; 0: none is. */
+double tier_store_rising_ms(const struct tier_store *store, const struct block_key *keys,
+                            size_t count);
+
 /*
  * A lease on the first blocks of keys that can be loaded: they stay until tier_hold_release() or
  * until ms have passed. Counts as a use. NULL: none can be loaded, or no memory. The hold's

@@ -113,21 +113,39 @@ uint64_t tier_hold_oldest_ms(const struct tier_store *store)
 
 /* ---- taking and giving back ---- */
 
+/* One walk, not a match and then another: whoever asks has mostly just matched these keys, and this
+ * is what an engine waits for. */
+static size_t hold_all(struct tier_store *store, const struct block_key *keys, size_t count,
+                       uint32_t *blocks)
+{
+    size_t held = 0;
+
+    while (held < count) {
+        const uint32_t block = block_table_find(store->table, keys[held]);
+
+        if (block == 0 || tier_index_bits(tier_index_at(store, block)) == 0)
+            break;
+        block_table_hold(store->table, block);
+        blocks[held++] = block;
+    }
+    return held;
+}
+
 struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
                                   size_t count, uint64_t ms)
 {
-    const size_t held = block_table_match(store->table, keys, count, NULL);
-    struct tier_hold *hold = held > 0 ? malloc(sizeof *hold + held * sizeof hold->blocks[0]) : NULL;
+    struct tier_hold *hold =
+        count > 0 ? malloc(sizeof *hold + count * sizeof hold->blocks[0]) : NULL;
 
     if (hold == NULL)
         return NULL;
-    *hold = (struct tier_hold){
-        .store = store, .taken_ms = io_loop_now_ms(store->config.io), .end = held};
-    for (size_t i = 0; i < held; i++) {
-        hold->blocks[i] = block_table_find(store->table, keys[i]);
-        block_table_hold(store->table, hold->blocks[i]);
+    *hold = (struct tier_hold){.store = store, .taken_ms = io_loop_now_ms(store->config.io)};
+    hold->end = hold_all(store, keys, count, hold->blocks);
+    if (hold->end == 0) {
+        free(hold);
+        return NULL;
     }
-    block_table_use(store->table, hold->blocks, held);
+    block_table_use(store->table, hold->blocks, hold->end);
     list_node_init(&hold->in_holds);
     list_append(&store->holds, &hold->in_holds);
     tier_hold_extend(hold, ms);

@@ -308,17 +308,20 @@ static void arrive(struct tier_job *job, const struct tier_batch *batch, bool ha
 /* on_end() tells whoever waits, who may begin other jobs: by then this one is in no list. */
 static void end(struct tier_job *job)
 {
+    struct tier_store *store = job->store;
+
     if (job->memory != NULL)
         engine_memory_unref(&job->memory);
     if (is_engine(job))
-        job->store->engine_jobs--;
-    list_remove(&job->store->jobs, &job->in_jobs);
+        store->engine_jobs--;
+    list_remove(&store->jobs, &job->in_jobs);
     for (size_t i = 0; i < job->count; i++) {
         if (job->moves[i].state == MOVE_RESERVED)
             tier_job_cancel(job, &job->moves[i]);
     }
     job->kind->on_end(job);
     free_job(job);
+    tier_scan_job_ended(store);
 }
 
 void tier_job_on_done(struct mover_task *task, bool has_run)

@@ -163,3 +163,19 @@ double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, 
     }
     return ms;
 }
+
+double tier_store_rising_ms(const struct tier_store *store, const struct block_key *keys,
+                            size_t count)
+{
+    size_t rising = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t block = block_table_find(store->table, keys[i]);
+
+        if (block == 0)
+            break;
+        rising += tier_index_at(store, block)->place[BLOCK_TIER_CPU] == BLOCK_WRITING &&
+                  tier_index_at(store, block)->place[BLOCK_TIER_SSD] == BLOCK_HELD;
+    }
+    return (double)rising * store->config.page_bytes * 1e3 / rate_of(store, BLOCK_TIER_SSD);
+}

@@ -205,4 +205,7 @@ double tier_load_queue_ms(const struct tier_store *store);
 MUST_CHECK int tier_scan_begin(struct tier_store *store, bool is_erasing);
 void tier_scan_release(struct tier_store *store);
 
+/* A job is over: a scan may have waited for it. */
+void tier_scan_job_ended(struct tier_store *store);
+
 #endif

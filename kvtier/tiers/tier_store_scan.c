@@ -31,21 +31,23 @@
  * one stays. Both hold the right bytes: what a slot holds is checked whenever it is loaded.
  *
  * A clear is the same walk, with what is found emptied instead of published: a restart must not
- * find it.
+ * find it. It begins when the jobs that the clear has voided are over: until then they may read a
+ * slot, or write one. A process that is killed before it ends leaves blocks that are not true.
  */
 enum { PIECE_SLOTS = 4096, PUBLISH_MAX = 4096 };
 
 struct tier_scan {
     struct mover_task task;
     struct tier_store *store;
-    bool is_erasing;   /* changes only while no thread has the task */
-    bool is_running;   /* the task is the mover's */
-    bool starts_anew;  /* cleared meanwhile: begins again, erasing */
-    uint32_t first;    /* slot of the piece that is looked at */
-    uint32_t count;    /* 0: this turn only publishes */
-    int found_count;   /* or -EIO */
-    uint32_t sweep_at; /* slots looked at when all that waits is gone through next */
-    uint32_t *waiting; /* of a sweep under way: parents first */
+    bool is_erasing;     /* changes only while no thread has the task */
+    bool is_running;     /* the task is the mover's */
+    bool starts_anew;    /* cleared meanwhile: begins again, erasing */
+    bool waits_for_jobs; /* that a clear has voided */
+    uint32_t first;      /* slot of the piece that is looked at */
+    uint32_t count;      /* 0: this turn only publishes */
+    int found_count;     /* or -EIO */
+    uint32_t sweep_at;   /* slots looked at when all that waits is gone through next */
+    uint32_t *waiting;   /* of a sweep under way: parents first */
     size_t waiting_count;
     size_t waiting_next;
     uint32_t waits;      /* blocks that are WRITING for us */
@@ -184,6 +186,25 @@ static void drop_waiting(struct tier_scan *scan)
 
 static void go_on(struct tier_scan *scan);
 
+static void begin_erasing(struct tier_scan *scan)
+{
+    const struct list *jobs = &scan->store->jobs;
+
+    scan->is_erasing = true;
+    scan->first = 0;
+    scan->waits_for_jobs = false;
+    for (const struct list_node *node = jobs->head.next; node != &jobs->head; node = node->next)
+        scan->waits_for_jobs |= container_of(node, struct tier_job, in_jobs)->is_void;
+    if (!scan->waits_for_jobs)
+        go_on(scan);
+}
+
+void tier_scan_job_ended(struct tier_store *store)
+{
+    if (store->scan != NULL && store->scan->waits_for_jobs && !store->is_closing)
+        begin_erasing(store->scan);
+}
+
 static void end(struct tier_scan *scan)
 {
     struct tier_store *store = scan->store;
@@ -212,9 +233,7 @@ static void on_done(struct mover_task *task, bool has_run)
         return;
     if (scan->starts_anew) {
         scan->starts_anew = false;
-        scan->is_erasing = true;
-        scan->first = 0;
-        go_on(scan);
+        begin_erasing(scan);
         return;
     }
     if (scan->found_count < 0)
@@ -254,33 +273,46 @@ static void go_on(struct tier_scan *scan)
 static void restart(struct tier_scan *scan)
 {
     drop_waiting(scan);
-    scan->starts_anew = true;
+    if (scan->is_running)
+        scan->starts_anew = true;
+    else
+        begin_erasing(scan);
+}
+
+static int create(struct tier_store *store)
+{
+    const uint32_t slot_count = store->stats.slot_count[BLOCK_TIER_SSD];
+    struct tier_scan *scan = calloc(1, sizeof *scan);
+
+    if (scan == NULL)
+        return -ENOMEM;
+    store->scan = scan;
+    scan->store = store;
+    scan->sweep_at = slot_count < PIECE_SLOTS ? slot_count : PIECE_SLOTS;
+    scan->sequences = calloc(slot_count, sizeof *scan->sequences);
+    scan->waiting = calloc(tier_store_block_count_max(store), sizeof *scan->waiting);
+    if (scan->sequences != NULL && scan->waiting != NULL)
+        return 0;
+    tier_scan_release(store);
+    return -ENOMEM;
 }
 
 int tier_scan_begin(struct tier_store *store, bool is_erasing)
 {
-    const uint32_t slot_count = store->stats.slot_count[BLOCK_TIER_SSD];
-    struct tier_scan *scan = store->scan;
+    int status;
 
-    if (scan != NULL) {
+    if (store->scan != NULL) {
         assert(is_erasing);
-        restart(scan);
+        restart(store->scan);
         return 0;
     }
-    scan = calloc(1, sizeof *scan);
-    if (scan == NULL)
-        return -ENOMEM;
-    scan->store = store;
-    scan->is_erasing = is_erasing;
-    scan->sweep_at = slot_count < PIECE_SLOTS ? slot_count : PIECE_SLOTS;
-    scan->sequences = calloc(slot_count, sizeof *scan->sequences);
-    scan->waiting = calloc(tier_store_block_count_max(store), sizeof *scan->waiting);
-    store->scan = scan;
-    if (scan->sequences == NULL || scan->waiting == NULL) {
-        tier_scan_release(store);
-        return -ENOMEM;
-    }
-    go_on(scan);
+    status = create(store);
+    if (status < 0)
+        return status;
+    if (is_erasing)
+        begin_erasing(store->scan);
+    else
+        go_on(store->scan);
     return 0;
 }
 

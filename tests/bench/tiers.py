@@ -7,9 +7,9 @@ thrash    a working set three times what engines, CPU memory and SSD hold togeth
           random: hardly anything is found, everything is saved. Requests a second, without tiers,
           with, and with but without the guard. Goal: with >= 0.9 of without.
 fits      the same load with a working set that CPU memory holds: what tiers are for.
-prefetch  prompts that lie on the SSD alone, asked for behind work of two seconds that the engine has
-          to do first: time to first token beyond that work, past the router (nobody knows of it
-          beforehand) and through it (its hint brings them into CPU memory meanwhile).
+prefetch  prompts that lie on the SSD alone, asked for while the engine is busy with another for two
+          seconds: how long behind that one's end the first token comes, with the router's hints (they
+          bring the blocks into CPU memory meanwhile) and without.
 
     build/bench/tiers              # about six minutes
     build/bench/tiers --quick      # small, short, nothing to quote
@@ -40,6 +40,7 @@ from peers.router import Router  # noqa: E402
 from peers.tiered_node import BLOCK_TOKENS, TieredNode, prompt  # noqa: E402
 
 EXIT_SKIP = 77
+DECODE_MS = 5
 
 
 @dataclasses.dataclass
@@ -200,52 +201,77 @@ def talk(seed, plan):
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
 
 
+def busy_tokens():
+    """The tokens of an answer that takes two seconds."""
+    return int(2000 / DECODE_MS)
+
+
 def push_down(node, plan):
     """Engine and CPU memory are full of others' blocks."""
-    for _ in range(1 + plan.cpu_pages // plan.engine_blocks):
+    for _ in range(2 + plan.cpu_pages // plan.engine_blocks):
         node.sims[0].evict(plan.engine_blocks)
 
 
-def ask_behind_work(node, plan, address, body):
-    """TTFT beyond two seconds of work that came before it."""
-    blocker = node.sims[0].begin(prompt(random.getrandbits(60), plan.prefill_tps * 2 // BLOCK_TOKENS,
-                                        0), answer_tokens=1)
+def wait_behind(node, plan, address, body):
+    """How long behind the end of another's answer of two seconds the first token comes, where the
+    engine does one at a time."""
+    ended = []
+
+    def work():
+        node.sims[0].ask(prompt(random.getrandbits(60), 1), answer_tokens=busy_tokens())
+        ended.append(time.monotonic())
+
+    worker = threading.Thread(target=work)
+    worker.start()
     wait_until(lambda: node.sims[0].running() == 1, "the engine works")
+    begun = time.monotonic()
     took = first_token_s(address, body)
-    blocker.close()
-    return took
+    worker.join()
+    return begun + took - ended[0]
 
 
 def run_prefetch(place, plan):
-    # One at a time: a request waits for the work before it, as in a queue.
-    plan = dataclasses.replace(plan, engine_blocks=max(plan.engine_blocks,
-                                                       plan.prefill_tps * 2 // BLOCK_TOKENS + 8))
-    node = place.node(plan, engines=1, sim_flags=["--max-running", 1])
-    router = Router([], ["--redis", place.redis.url, "--secret-file", place.secret_file,
-                         "--probe-interval-ms", 200])
-    times = {"past the router": [], "through the router": []}
-    router.wait_ready()
-    router.wait_states("up", 1)
-    wait_until(lambda: all(row["believed"] for row in
-                           router.admin("/residency").json()["workers"]), "believed")
+    plan = dataclasses.replace(plan, engines=1, engine_blocks=2 * plan.prompt_blocks + 32,
+                               cpu_pages=3 * plan.prompt_blocks, ssd_pages=6 * plan.prompt_blocks,
+                               page_bytes=4 * plan.page_bytes)
+    node = place.node(plan, sim_flags=["--max-running", 1, "--decode-ms", DECODE_MS,
+                                       "--decode-ms-per-request", 0])
+    routers = {way: Router([], ["--redis", place.redis.url, "--secret-file", place.secret_file,
+                                "--probe-interval-ms", 200, *flags])
+               for way, flags in (("no hints", ["--prefetch-hints", "false"]), ("hints", []))}
+    for router in routers.values():
+        router.wait_ready()
+        router.wait_states("up", 1)
+        wait_until(lambda: all(row["believed"] for row in
+                               router.admin("/residency").json()["workers"]), "believed")
+    waits = {way: [] for way in routers}
+    from_ssd = {way: 0 for way in routers}
     for number in range(plan.prefetches):
-        for way, address in (("past the router", node.sims[0].address),
-                             ("through the router", router.address)):
-            body = talk(2 * number + (way == "through the router"), plan)
-            for _ in range(2):  # seen twice: worth a place on the SSD
+        for way, router in routers.items():
+            body = talk(f"{way} {number}", plan)
+            for _ in range(3):  # used, and so worth a place on the SSD
                 first_token_s(router.address, body)
                 node.sims[0].evict(plan.engine_blocks)
             push_down(node, plan)
-            times[way].append(ask_behind_work(node, plan, address, body))
-    print(f"prefetch: prompts of {plan.prompt_blocks} blocks of {plan.page_bytes >> 10} KiB on the SSD, "
-          f"behind two seconds of work")
-    for way, taken in times.items():
-        print(f"  {way:22} {statistics.median(taken) * 1000:7.0f} ms to the first token (median of "
-              f"{len(taken)})")
+            time.sleep(0.1)  # the map says so
+            before = loaded(node, "ssd")
+            waits[way].append(wait_behind(node, plan, router.address, body))
+            from_ssd[way] += loaded(node, "ssd") - before
+    print(f"prefetch: prompts of {plan.prompt_blocks} blocks of {plan.page_bytes >> 10} KiB on the SSD "
+          "alone, asked for while the engine is busy for two seconds")
+    for way, taken in waits.items():
+        print(f"  {way:22} first token {statistics.median(taken) * 1000:6.1f} ms behind its turn "
+              f"(median of {len(taken)}, {min(taken) * 1000:.1f} to {max(taken) * 1000:.1f}); "
+              f"{from_ssd[way] / len(taken):.0f} blocks a request from the SSD")
     print(f"  {tier_figures(node)}; promoted "
           f"{node.agent.metrics()['samovar_agent_tier_blocks_promoted_total']:.0f}")
-    router.stop()
+    for router in routers.values():
+        router.stop()
     discard(node)
+
+
+def loaded(node, tier):
+    return node.agent.metrics()[f"samovar_agent_tier_blocks_loaded_{tier}_total"]
 
 
 def main():

@@ -149,14 +149,18 @@ run_built_agent()
     echo 'for this test' >"$agent_root/tmp/secret"
     start_in "$agent_root" env SAMOVAR_AGENT_STATE_DIR=/var/lib/samovar-agent \
         /usr/bin/samovar-agent --admin-port $((port + 7)) --secret-file /tmp/secret \
+        --cpu-bytes 1MiB --ipc-socket /run/samovar/agent.sock \
         --engine "http://127.0.0.1:$((port + 4))" --redis "redis://127.0.0.1:$((port + 3))" \
         --kv-events "tcp://127.0.0.1:$((port + 5))" --kv-replay "tcp://127.0.0.1:$((port + 6))"
     agent_pid=$started_pid
 
     expect "agent image: not root" image_says agent '"User": "65532:65532"'
     expect "agent image: has no compiler" test ! -e "$agent_root/usr/bin/gcc"
+    expect "agent image: has the connector" \
+        test -f "$agent_root/usr/share/samovar/python/samovar_vllm/connector.py"
     expect "agent: runs as its user" runs_as_nobody "$agent_pid"
     expect "agent: hears its engine, and Redis it" answers "http://127.0.0.1:$((port + 7))/ready"
+    expect "agent: listens for engines" test -S "$agent_root/run/samovar/agent.sock"
     expect "agent: health check of the image" chroot --userspec=65532:65532 "$agent_root" \
         env SAMOVAR_AGENT_ADMIN_PORT=$((port + 7)) bash -c "$(health_command agent)"
     expect "agent: names its worker in Redis" redis_has $((port + 3)) 'smv:*:workers'

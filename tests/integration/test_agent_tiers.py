@@ -347,6 +347,7 @@ def test_blocks_go_to_the_ssd_and_come_back(node):
     load_prompt(engine, first[1], 1, 8)  # used: worth a write
     fill(engine, 40)
     wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+    fill(engine, 40, start=2000)  # on their way down they were kept in memory
 
     load_prompt(engine, first[1], 1, 8)
 

@@ -64,9 +64,10 @@ class Redis(Process):
 
 
 class Agent(Process):
-    def __init__(self, name, engines, redis, secret_file, folder, *flags):
+    def __init__(self, name, engines, redis, secret_file, folder, *flags, state="agent"):
+        """state: of which agent of before it takes up what it knew; of none, when it is new."""
         self.admin_port = free_port()
-        state = folder / f"{name}.state"
+        state = folder / f"{state}.state"
         state.mkdir(exist_ok=True)
         super().__init__(name, [
             BIN / "samovar-agent", *words_of("--engine", engines, "url"),
@@ -120,7 +121,8 @@ class Cluster:
         if rung == "exact":
             self.redis = Redis(f"redis-{self.run_count}", self.folder)
             self.agents = [Agent(f"agent-{self.run_count}-{i}", [engine], self.redis,
-                                 self.secret_file, self.folder)
+                                 self.secret_file, self.folder,
+                                 state=f"agent-{self.run_count}-{i}")
                            for i, engine in enumerate(self.engines)]
             flags += ["--redis", self.redis.url, "--secret-file", self.secret_file]
         self.routers = [Router(f"router-{self.run_count}-{i}",

@@ -84,6 +84,7 @@ class FakeAgent:
         self.limits = {"lookup_ms": lookup_ms, "save_ms": save_ms, "lease_ms": lease_ms}
         self.boot = random.getrandbits(64)
         self.pages = {}     # key of a block -> its bytes
+        self.loaded = 0     # blocks
         self.heard = []     # (role, message), all of them
         self.before, self.instead = {}, {}  # by kind: what a test does to it
         self.connections = []
@@ -122,7 +123,8 @@ class FakeAgent:
         return [message.kind for said_by, message in self.heard if role in (None, said_by)]
 
     def of_role(self, role):
-        return [c for c in self.connections if c.hello is not None and c.hello.role == role]
+        return [c for c in self.connections
+                if c.hello is not None and c.hello.role == role and not c.is_left]
 
     # --- its thread ---
 
@@ -206,6 +208,9 @@ class FakeAgent:
         prompt = connection.prompts[message.request]
         tokens = connection.hello.block_tokens
         found, first = 0, message.local_tokens // tokens
+        if not any(other.hello.engine_id == connection.hello.engine_id
+                   for other in self.of_role(wire.WORKER)):
+            first = len(prompt.tokens)  # there is nowhere to load to
         for key in self.keys(connection, prompt)[first:(prompt.prompt_tokens - 1) // tokens]:
             if key not in self.pages:
                 break
@@ -230,6 +235,7 @@ class FakeAgent:
                 break
             connection.fill(block, self.pages[keys[index]])
             loaded += 1
+        self.loaded += loaded
         connection.say(wire.LOADED, job=message.job, block_count=loaded)
 
     def _save(self, connection, message):

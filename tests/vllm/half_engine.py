@@ -2,6 +2,7 @@
 """An engine without a model: drives the connector's two halves in the order in which vLLM does, over
 blocks whose bytes say what should be in them. Needs neither vLLM nor torch."""
 
+import fcntl
 import hashlib
 import logging
 import mmap
@@ -35,8 +36,9 @@ class Memory:
     def __init__(self, block_count):
         self.piece_stride = block_count * PIECE_BYTES
         size = PIECES * self.piece_stride
-        descriptor = os.memfd_create("half-engine")
+        descriptor = os.memfd_create("half-engine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.descriptors, self.bytes = [descriptor], mmap.mmap(descriptor, size)
         self.began = 0
 

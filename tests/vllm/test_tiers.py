@@ -99,7 +99,7 @@ def control(tiny_model, tmp_path_factory, prompts):
 def fake_node(tiny_model, tmp_path_factory):
     """(an agent in this process, an engine that has never known another)"""
     folder = tmp_path_factory.mktemp("tiers-fake")
-    with FakeAgent(folder / "agent.sock", save_ms=100) as agent:
+    with FakeAgent(folder / "agent.sock", save_ms=2000) as agent:
         engine = Engine("engine", tiny_model, folder, dataclasses.replace(CACHE, tiers=agent.path))
         try:
             engine.wait_ready()
@@ -116,6 +116,7 @@ def well_behaved(request):
         agent, _ = request.getfixturevalue("fake_node")
         agent.before.clear()
         agent.instead.clear()
+        agent.limits["save_ms"] = 2000
 
 
 def is_served_again(engine):
@@ -133,10 +134,11 @@ def test_a_plain_agent_gives_back_what_the_engine_lost(fake_node, control, promp
     control.check(run_load("fake, fresh", engine, prompts))
     reset_cache(engine)
 
+    loaded = agent.loaded
     outcome = run_load("fake, from its store", engine, prompts)
 
     control.check(outcome)
-    assert outcome.hits > 0
+    assert outcome.hits > 0 and agent.loaded > loaded
 
 
 def test_wrong_pages_would_be_seen(fake_node, control, prompts):
@@ -149,11 +151,12 @@ def test_wrong_pages_would_be_seen(fake_node, control, prompts):
     keys = list(right)
     agent.pages.update(zip(keys, (right[key] for key in keys[1:] + keys[:1])))
 
+    loaded = agent.loaded
     outcome = run_load("fake, wrong", engine, some, aborts=0)
 
     agent.pages = right
     reset_cache(engine)
-    assert outcome.hits > 0 and not outcome.failures
+    assert agent.loaded > loaded and not outcome.failures
     wrong = [i for i, answer in enumerate(outcome.answers) if answer != control.outcome.answers[i]]
     print(f"fake, wrong: differs at {wrong}")
     assert len(wrong) > len(some) / 3
@@ -183,6 +186,7 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     """A silent LOAD would hold its request for ever, and may: only its connection's end frees it. So
     it ends, now and then."""
     agent, engine = fake_node
+    agent.limits["save_ms"] = 100
     act = lie_or_wait(random.Random(3))
     for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
         agent.instead[kind] = act
@@ -190,12 +194,13 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     def restart(_rng):
         agent.stop()
         agent.start()
+    loaded = agent.loaded
     with Trouble(restart, (1, 4)) as trouble:
         outcome = run_load("fake, lying", engine, prompts)
     agent.instead.clear()
 
     control.check(outcome)
-    assert trouble.count > 0
+    assert trouble.count > 0 and agent.loaded > loaded
     restart(None)
     wait_until(lambda: is_served_again(engine), "it is served again", 30)
 

@@ -121,19 +121,21 @@ def run_load(name, engine, prompts, aborts=0.15, clients=CLIENTS, seed=1):
 class Node:
     """One agent with tiers, and the engines that share it."""
 
-    def __init__(self, folder, model_folder, cache=CACHE, engines=(), socket=None):
-        """engines: that are there already, with a connector to socket; they stay when it closes."""
+    def __init__(self, folder, model_folder, cache=CACHE, engines=(), socket=None, beside=None):
+        """engines: that are there already, with a connector to socket; they stay when it closes, as
+        does the map of the node beside this one."""
         self.folder, self.model_folder = folder, model_folder
-        self.others = list(engines)
         self.socket = socket or str(folder / "ipc" / "agent.sock")
         (folder / "ipc").mkdir(mode=0o700)
         self.ssd = folder / "ssd"
         self.ssd.mkdir(mode=0o700)
         self.cache = dataclasses.replace(cache, tiers=self.socket)
-        self.secret_file = folder / "secret"
-        self.secret_file.write_bytes(os.urandom(32))
-        self.secret_file.chmod(0o600)
-        self.redis = Redis("redis", folder)
+        self.secret_file = beside.secret_file if beside else folder / "secret"
+        if not beside:
+            self.secret_file.write_bytes(os.urandom(32))
+            self.secret_file.chmod(0o600)
+        self.redis = beside.redis if beside else Redis("redis", folder)
+        self.others = [*engines, *([self.redis] if beside else [])]
         self.engines, self.agent, self.started = [*engines], None, 0
 
     def start_engine(self, port=None):

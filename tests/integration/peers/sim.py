@@ -31,8 +31,11 @@ class Sim(Process):
 
     def _told(self, what):
         """What it printed on a line of its own: "listening on host:port" and the like."""
-        assert self.is_running(), f"samovar-sim ended: {self.log.text}"
+        is_over = not self.is_running()
+        if is_over:
+            self.log.wait_ended()  # whoever ends at once may have said it nevertheless
         told = [line for line in self.log.text if line.startswith(f"{what} on ")]
+        assert told or not is_over, f"samovar-sim ended: {self.log.text}"
         return told[0].rsplit(" on ", 1)[1] if told else None
 
     def _told_port(self):

@@ -22,7 +22,7 @@ KV = f"tcp://{HOST}:*"
 
 
 def prompt(seed, block_count, extra=1):
-    """Token ids of so many blocks and a little more, the same for the same seed."""
+    """Token ids of so many blocks and extra more, the same for the same seed."""
     choose = random.Random(seed)
     return [choose.randrange(1000, 60000) for _ in range(block_count * BLOCK_TOKENS + extra)]
 
@@ -60,7 +60,7 @@ class TieredSim(Sim):
 
     def evict(self, block_count):
         """What it has of before makes room for a prompt that nobody else asks for."""
-        self.ask(prompt(random.getrandbits(60), block_count, 0), answer_tokens=1)
+        self.ask(prompt(random.getrandbits(60), block_count, -1), answer_tokens=1)
 
 
 class TieredNode:
@@ -123,12 +123,12 @@ class TieredNode:
         self.agent.kill()
         return self.start_agent(env)
 
-    def restart_engine(self, number, *flags):
+    def restart_engine(self, number, *flags, is_awaited=True):
         """kill -9, unless it is dead, and another one on the same ports. Returns when it is
-        registered."""
+        registered, unless that is not awaited: it may die before."""
         sim = self.sims[number]
         sim.restart(*self.engine_flags(self.events[number], self.replays[number]), *flags)
-        if self.agent.is_running():
+        if is_awaited:
             sim.wait_registered()
 
     def remember_ports(self):

@@ -11,10 +11,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { SLOTS = 8 };
@@ -244,6 +247,55 @@ Test(tier_ssd_files, the_last_bytes_of_the_file_system_stay)
     world.config.reserve_bytes = UINT64_MAX / 2;
 
     must_be_refused(-ENOSPC, "reserve");
+    ssd_world_release(&world);
+}
+
+/* A file system of 2 MiB, seen by this process alone. */
+static void mount_small(void)
+{
+    char parent[sizeof world.dir];
+
+    if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        cr_skip("may not mount here");
+    ssd_world_init(&world, 1000);
+    snprintf(parent, sizeof parent, "%s", world.dir);
+    *strrchr(parent, '/') = '\0';
+    cr_assert(eq(int, mount("small", parent, "tmpfs", 0, "size=2m,mode=700"), 0));
+}
+
+static uint64_t free_bytes(void)
+{
+    struct statvfs stat;
+
+    cr_assert(eq(int, statvfs(world.dir, &stat), 0));
+    return (uint64_t)stat.f_bavail * stat.f_frsize;
+}
+
+Test(tier_ssd_files, a_full_file_system_is_told_its_reserve_stays_and_room_is_used_again)
+{
+    enum { RESERVE = 256 << 10 };
+    uint32_t slot = 0;
+    mount_small();
+    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    world.config.reserve_bytes = RESERVE;
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(le(u32, world.tier->slot_count, ((2 << 20) - RESERVE) / SSD_SLOT_BYTES));
+    put_file(ssd_world_path(&world, "../others"), 1 << 20); /* after we had looked */
+
+    while (slot < world.tier->slot_count && ssd_world_write(&world, slot, slot) == 0)
+        slot++;
+
+    cr_assert(eq(u32, slot % 4, 0));
+    cr_assert(gt(u32, slot, 16));
+    cr_assert(lt(u32, slot, world.tier->slot_count));
+    cr_assert(eq(int, ssd_world_write(&world, slot, slot), -ENOSPC));
+    cr_assert(ge(u64, free_bytes(), RESERVE));
+    cr_assert(eq(int, unlink(ssd_world_path(&world, "../others")), 0));
+    cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
+    for (uint32_t i = 0; i <= slot; i++)
+        cr_assert(eq(int, ssd_world_read(&world, i, i), 0));
+    ssd_world_close(&world);
+    cr_assert(eq(int, umount(ssd_world_path(&world, "..")), 0));
     ssd_world_release(&world);
 }
 
