@@ -319,7 +319,8 @@ static void start_handles(struct agent_app *app)
     for (size_t i = 0; i < array_count(app->signals); i++)
         app->signals[i].data = app;
     signal(SIGPIPE, SIG_IGN); /* a peer that is gone is seen by its connection */
-    signal(SIGXFSZ, SIG_IGN); /* a limit on files turns writes to the SSD off, as a full disk does */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a limit on files turns writes to the SSD off, as a full disk does */
     uv_prepare_init(&app->io.loop, &app->turn_end);
     app->turn_end.data = app;
     uv_prepare_start(&app->turn_end, on_prepare);

@@ -70,7 +70,8 @@ static int open_library(struct cuda_driver *driver, char why[DEVICE_WHY_BYTES])
 {
     void *symbol;
 
-    driver->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    /* Never unloaded again: it has threads of its own, which would find their code gone. */
+    driver->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (driver->library == NULL)
         return refuse(why, "no CUDA driver: %s", dlerror());
     symbol = dlsym(driver->library, "cuGetProcAddress_v2");

@@ -16,7 +16,7 @@
  * DESIGN
  *
  * An engine on a CPU keeps its pages in memfds and hands us the descriptors; we map them beside it
- * and copy with memcpy(), which for pieces of this size already stores past the caches.
+ * and copy with memcpy(): libc knows when a copy is so large that it goes past the caches.
  *
  * A file that shrinks kills with SIGBUS whoever touches what is gone, and its owner is another
  * process. So only descriptors are taken that promise not to shrink (F_SEAL_SHRINK): then what was

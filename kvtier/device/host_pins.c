@@ -165,8 +165,8 @@ void host_pins_remove(struct host_pins *pins, void *bytes)
 {
     struct host_arena *arena = take_arena(pins, bytes);
 
-    assert(arena != NULL);
-
+    if (arena == NULL)
+        return;
     __atomic_store_n(&arena->is_ending, true, __ATOMIC_RELAXED);
     if (arena->has_thread)
         pthread_join(arena->thread, NULL);

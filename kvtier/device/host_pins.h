@@ -39,7 +39,8 @@ void host_pins_destroy(struct host_pins *pins);
 /* Begins to pin; bytes is aligned to a memory page. -ENOSPC: too many arenas; -ENOMEM. Where no
  * thread can be had it is never pinned, and counted. */
 MUST_CHECK int host_pins_add(struct host_pins *pins, void *bytes, size_t len);
-/* Waits for a chunk that is being pinned, then unpins. No copy may use it any more. */
+/* Waits for a chunk that is being pinned, then unpins. No copy may use it any more. An arena that
+ * was refused is fine. */
 void host_pins_remove(struct host_pins *pins, void *bytes);
 
 struct host_pins_stats host_pins_stats(const struct host_pins *pins);

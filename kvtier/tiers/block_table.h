@@ -101,8 +101,8 @@ void block_table_hold(struct block_table *table, uint32_t index);
 void block_table_unhold(struct block_table *table, uint32_t index);
 
 /* A request used these blocks, from the first of their chain on: the policy is told of the last one
- * first, so that by recency too tails go before their prefix. One that saves the end of a chain
- * uses all of it. */
+ * first, so that by recency too tails go before their prefix. A block that has come in by this
+ * request is used by that: whoever saves the end of a chain calls this for what was there. */
 void block_table_use(struct block_table *table, const uint32_t *indices, size_t count);
 
 /*

@@ -189,7 +189,7 @@ static void walk_doc(struct echo_strip *strip, char c)
     } else if (c == '"') {
         begin_string(strip);
     } else if (c == ':') {
-        strip->name = name_of(strip);
+        strip->name = (uint8_t)name_of(strip);
         strip->has_key = false;
         strip->expects_key = false;
     } else if (c == ',') {

@@ -6,14 +6,11 @@ not at all, whoever dies, lies, dawdles or shares; and the map says what can be 
 
 import os
 import random
-import resource
-import shutil
 import signal
 import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,9 +18,11 @@ import pytest
 
 from peers import engine_client as wire
 from peers.engine_client import (
-    BLOCK_TOKENS, HIT, MISS, NO_ROOM, SLOWER, Ended, EngineClient, Link, Memory)
+    BLOCK_TOKENS, HIT, MISS, SLOWER, EngineClient, Link, Memory)
 from peers.kv_engine import KvEngine
 from peers.process import REPO, program, wait_until
+from peers.residency_map import ResidencyMap, token_names
+from peers.residency_wire import ANCHOR, CPU, ROUTED, UNKNOWN, pack_note
 from peers.wire import WAIT_S
 
 MIB = 1 << 20
@@ -125,7 +124,7 @@ def save_prompt(engine, number, block_count, first_page=0):
     ids = prompt_ids(number, block_count)
     blocks = list(range(first_page, first_page + block_count))
     for i, block in enumerate(blocks):
-        engine.memory.write(block, page_of((number, i).__hash__(), engine.memory))
+        engine.memory.write(block, page_of(f"{number}/{i}", engine.memory))
     request = engine.open(ids, f"chatcmpl-{number}")
     assert engine.save(request, blocks) == (block_count, 0, 0)
     engine.close_request(request)
@@ -133,7 +132,7 @@ def save_prompt(engine, number, block_count, first_page=0):
 
 
 def expected_page(engine, number, i):
-    return page_of((number, i).__hash__(), engine.memory)
+    return page_of(f"{number}/{i}", engine.memory)
 
 
 def load_prompt(engine, ids, number, block_count, first_page=32):
@@ -683,6 +682,73 @@ def test_connections_are_bounded(node):
 
 
 # --- what routers are told ---
+
+
+class MappedPrompt:
+    """One whose text blocks end where its token blocks do."""
+
+    def __init__(self, secret_file, number, block_count):
+        self.attempt = 1000 + number
+        self.ids = prompt_ids(number, block_count, tail=0)
+        self.texts = [(number << 32) + i for i in range(1, block_count + 1)]
+        self.fingerprint, self.names = token_names(secret_file, self.ids, BLOCK_TOKENS)
+
+    def write_notes(self, residency):
+        """As a router that sent it does."""
+        blocks = [(text, 200) for text in self.texts]
+        anchor = (self.names[-1], len(self.ids), 0, UNKNOWN)
+        residency.write_notes(self.fingerprint, pack_note(ROUTED, self.attempt, blocks=blocks),
+                              pack_note(ANCHOR, self.attempt, anchor=anchor))
+
+    def records(self, tiers):
+        return {text: (BLOCK_TOKENS * (i + 1), tiers) for i, text in enumerate(self.texts)}
+
+
+def test_the_map_says_what_an_engine_could_load_as_long_as_it_is_there(node, engine, secret_file):
+    residency = ResidencyMap(node.redis, node.worker.url)
+    prompt = MappedPrompt(secret_file, 1, 4)
+    prompt.write_notes(residency)
+    engine.save(engine.open(prompt.ids), [0, 1, 2, 3])
+
+    residency.wait_records(prompt.records(CPU))
+
+    engine.close()
+    residency.wait_records({})
+    node.engine()  # another life, which has saved nothing
+    residency.wait_records(prompt.records(CPU))
+
+
+def test_what_is_evicted_goes_from_the_map_before_it_is_missed(node, secret_file):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    residency = ResidencyMap(node.redis, node.worker.url)
+    prompt = MappedPrompt(secret_file, 1, 4)
+    prompt.write_notes(residency)
+    engine.save(engine.open(prompt.ids), [0, 1, 2, 3])
+    residency.wait_records(prompt.records(CPU))
+
+    fill(engine, 30)
+
+    residency.wait_records({})
+    assert engine.lookup(engine.open([*prompt.ids, 1])) == (0, MISS)
+
+
+def test_meta_says_that_the_engine_tells_its_prompts_and_what_a_load_costs(node, engine):
+    residency = ResidencyMap(node.redis, node.worker.url)
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)
+
+    wait_until(lambda: residency.meta().get("cpu_bytes_per_s", "0") != "0",
+               lambda: f"a measured rate: {residency.meta()}")
+
+    meta = residency.meta()
+    assert meta["has_anchors"] == "1"
+    assert int(meta["bytes_per_token"]) == engine.memory.page_bytes // BLOCK_TOKENS
+    engine.close()
+    wait_until(lambda: residency.meta()["has_anchors"] == "0", "it is known that the engine has gone")
+
+
+# --- options ---
 
 
 def test_tiers_without_a_way_to_them_are_refused(node, secret_file):

@@ -30,7 +30,6 @@ CPU_SMALL_MIB = 10  # of two prompts
 PUSHERS = 4
 CACHE = Cache(block_tokens=BLOCK_TOKENS, block_count=200, context_tokens=4608, dtype="float32",
               publishes=True)
-HITS = "vllm:external_prefix_cache_hits_total"
 OWN_HITS = "vllm:prefix_cache_hits_total"
 
 
@@ -38,18 +37,15 @@ OWN_HITS = "vllm:prefix_cache_hits_total"
 class Row:
     name: str
     ms: list = dataclasses.field(default_factory=list)
+    load_ms: list = dataclasses.field(default_factory=list)  # beyond the engine's own cache
     predicted_ms: list = dataclasses.field(default_factory=list)
     missed: int = 0  # asked for, but its blocks were not where the row says
 
-    def text(self, own):
-        """own: the row that differs from a load's by the load alone."""
+    def text(self):
         quarters = statistics.quantiles(self.ms, n=4) if len(self.ms) > 1 else [0, 0, 0]
-        text = (f"{self.name:<24} {len(self.ms):4} {middle(self.ms)} {quarters[0]:8.1f} "
-                f"{quarters[2]:8.1f}")
-        if self.predicted_ms:
-            move_ms = statistics.median(self.ms) - statistics.median(own.ms)
-            text += f" {move_ms:8.1f} {middle(self.predicted_ms)}"
-        return text + (f"   {self.missed} were elsewhere" if self.missed else "")
+        return (f"{self.name:<24} {len(self.ms):4} {middle(self.ms)} {quarters[0]:8.1f} "
+                f"{quarters[2]:8.1f} {middle(self.load_ms)} {middle(self.predicted_ms)}"
+                + (f"   {self.missed} were elsewhere" if self.missed else ""))
 
 
 def middle(values):
@@ -70,18 +66,26 @@ class Measure:
         before, began = counts(), time.monotonic()
         complete(self.engine, prompt, max_tokens=1)
         ms = (time.monotonic() - began) * 1000
-        if counts() - before >= wanted:
+        is_there = counts() - before >= wanted
+        if is_there:
             row.ms.append(ms)
-        else:
-            row.missed += 1
+        row.missed += not is_there
+        return is_there
+
+    def ask_own(self, row, prompt):
+        return self.ask(row, prompt, lambda: self.engine.metric(OWN_HITS), self.tokens * 0.9)
 
     def ask_tier(self, row, prompt, tier):
         reset_cache(self.engine)
         rate = self.node.agent.metric("samovar_agent_tier_load_bytes_per_s", tier=tier)
         queue_ms = self.node.agent.metric("samovar_agent_tier_load_queue_ms", tier=tier)
-        count = len(row.ms)
-        self.ask(row, prompt, lambda: self.node.loaded(tier), self.blocks * 0.9)
-        if rate > 0 and len(row.ms) > count:
+        own = Row("")
+        if not (self.ask(row, prompt, lambda: self.node.loaded(tier), self.blocks * 0.9)
+                and self.ask_own(own, prompt)):
+            return
+        # The same prompt again differs by the load alone, and the machine had no time to change.
+        row.load_ms.append(row.ms[-1] - own.ms[0])
+        if rate > 0:
             row.predicted_ms.append(LOAD_START_MS + queue_ms
                                     + self.blocks * PAGE_BYTES / rate * 1000)
 
@@ -90,7 +94,7 @@ class Measure:
         for _ in range(rounds):
             prompt = self.prompt()
             self.ask(fresh, prompt)
-            self.ask(own, prompt, lambda: self.engine.metric(OWN_HITS), self.tokens * 0.9)
+            self.ask_own(own, prompt)
             self.ask_tier(cpu, prompt, "cpu")
         return [own, cpu, fresh]
 
@@ -140,7 +144,7 @@ def main():
           f"{'blocks are in':<24} {'n':>4} {'median':>8} {'25 %':>8} {'75 %':>8} "
           f"{'load':>8} {'said':>8}")
     for row in rows:
-        print(row.text(rows[0]))
+        print(row.text())
     return 0 if all(row.ms for row in rows) else 1
 
 
