@@ -212,6 +212,11 @@ def told_tokens(node, sim):
     return told
 
 
+def told_life(node):
+    """Whose word the map is: the agent's life; None: nobody's."""
+    return ResidencyMap(node.redis, node.sims[0].url).lease().get("life")
+
+
 def beneath(told):
     """How far the map says that CPU memory and SSD go."""
     return max((tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD)),
@@ -375,11 +380,12 @@ def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(
                            is_awaited=False)
         talk.through(router)
         assert node.agent.wait_exit(60) == -signal.SIGKILL
+        life = told_life(node)
         load.wait(3)  # engines serve on
         node.start_agent()
         load.wait(5)
         load.stop()
-        node.agent.log.wait("lease_taken", LEASE_S + TRUE_S)
+        wait_until(lambda: told_life(node) not in (None, life), "it speaks", LEASE_S + TRUE_S)
         check_clean(node, fds)
         check_told(node, talk)
         load = start_load(node)
@@ -467,14 +473,14 @@ def test_an_agent_that_lost_its_memory_claims_none_of_it_from_its_first_word(tol
     sim = node.sims[0]
     wait_until(lambda: beneath(told_tokens(node, sim)) > 0, "the map tells of tiers")
     node.agent.kill()
-    died = time.monotonic()
+    died, life = time.monotonic(), told_life(node)
 
     node.start_agent()
 
     wait_until(lambda: beneath(told_tokens(node, sim)) == 0,
                lambda: f"nothing is claimed: {told_tokens(node, sim)}",
                died + LEASE_S + TRUE_S - time.monotonic())
-    node.agent.log.wait("lease_taken")
+    wait_until(lambda: told_life(node) not in (None, life), "it speaks")
     until = time.monotonic() + TRUE_S
     while time.monotonic() < until:  # whatever it says from now on, none of that
         assert beneath(told_tokens(node, sim)) == 0
