@@ -390,12 +390,14 @@ def test_a_claimed_prefix_is_exact_and_what_is_being_made_waits_for_its_maker(tm
     body.write_bytes(CHAT.request("All about samovars, from the beginning. " * 200))
     text = printed("explain", body, "--worker", "http://a:1,claimed=10,matched=10",
                    "--worker", "http://b:1,matched=10,pending=10", "--worker", "http://c:1")
-    rows = {row.split()[1]: row.split() for row in text.split("RANK")[1].splitlines()[1:]}
+    head, *lines = text[text.index("RANK"):].splitlines()
+    rows = {row["WORKER"]: row for row in (dict(zip(head.split(), line.split())) for line in lines)}
+    a, b, c = (rows[f"http://{name}:1"] for name in "abc")
 
-    assert [rows[f"http://{name}:1"][2] for name in "abc"] == ["exact", "guess", "load"]
-    assert rows["http://a:1"][3] == rows["http://b:1"][3], "as many tokens"
-    assert float(rows["http://a:1"][4]) == 0 < float(rows["http://b:1"][4]), "QUEUE"
-    assert rows["http://a:1"][0] == "1"
+    assert [row["RUNG"] for row in (a, b, c)] == ["exact", "guess", "load"]
+    assert a["MATCHED"] == b["MATCHED"]
+    assert float(a["QUEUE"]) == 0 < float(b["QUEUE"])
+    assert a["RANK"] == "1"
 
 
 # --- show workers ---
