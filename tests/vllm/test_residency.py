@@ -11,8 +11,7 @@ from residency import Run, measure, sentence
 
 CACHE_TOKENS = 11200  # of an engine: less than the conversations want
 ERROR_PERCENT_MAX = 1.5
-# What waits in an engine's queue may lose its blocks to what runs before it: 0.7 to 3.4 % were
-# measured with two clients, and 17 to 22 % without agents.
+# 0.7 to 3.4 % were measured with two clients at once, and 17 to 22 % without agents.
 TWO_CLIENTS_ERROR_PERCENT_MAX = 5.0
 # Answers of random weights re-tokenise otherwise than they were made, each of them: the worst case
 # for who claims answers. 7 and 11 % were measured, and 22 to 27 % without agents.
@@ -41,25 +40,30 @@ def assert_is_exact(figures):
     assert figures["blocks_median"] <= 1, figures
 
 
-def assert_what_was_exact_is(figures):
-    """With two clients at once a few choices fall before the map is whole, or between an answer's
-    end and its report. What these were told is a guess, and says so; it is not judged here."""
-    exact = figures["by_rung"]["exact"]
-    assert exact["error_percent"] <= TWO_CLIENTS_ERROR_PERCENT_MAX, figures["by_rung"]
-    assert figures["hit_percent"] > 30
-    assert figures["blocks_median"] <= 1, figures
+def measure_on_fleet(fleet, home, run):
+    home.mkdir()
+    return measure_exact(Cluster(home, fleet.engines), run, Cache(publishes=True))
 
 
 @pytest.mark.smoke
 def test_two_routers_know_what_two_engines_hold(fleet, folder):
-    cache = Cache(publishes=True)
-    home = folder / "exact"
-    home.mkdir()
+    run = Run(requests=300, conversations=60, text_bytes_max=6000, clients=1)
 
-    figures = measure_exact(Cluster(home, fleet.engines),
-                            Run(requests=150, conversations=60, text_bytes_max=6000), cache)
+    assert_is_exact(measure_on_fleet(fleet, folder / "exact", run))
 
-    assert_what_was_exact_is(figures)
+
+@pytest.mark.smoke
+def test_two_clients_at_once_are_told_almost_as_well(fleet, folder):
+    """What one client's prompt makes is known when it has been reported, some 50 ms later: the other
+    may come before, by the other router."""
+    run = Run(requests=150, conversations=60, text_bytes_max=6000, clients=2)
+
+    figures = measure_on_fleet(fleet, folder / "two-clients", run)
+
+    exact = figures["by_rung"]["exact"]
+    assert exact["error_percent"] <= TWO_CLIENTS_ERROR_PERCENT_MAX, figures["by_rung"]
+    assert figures["hit_percent"] > 30
+    assert figures["blocks_median"] <= 1, figures
 
 
 @pytest.fixture(scope="module", params=[(BLOCK_TOKENS, "int"), (BLOCK_TOKENS, "bytes"),
