@@ -162,20 +162,20 @@ static bool add(struct tier_job *job, uint32_t block)
     return slot != BLOCK_SLOT_NONE;
 }
 
-/* blocks may be copied, and are in the order of their chains. */
+/* blocks may be copied, and are in the order of their chains. While as many as may be are on their
+ * way, each eviction comes by here with candidates: then they are counted and no more. */
 static void demote(struct tier_store *store, const uint32_t *blocks, size_t count)
 {
-    struct tier_job *job = count > 0 ? tier_job_create(store, &demote_kind, count, NULL) : NULL;
+    struct tier_job *job = NULL;
 
-    if (job == NULL) {
-        store->stats.demote_skipped_blocks += count;
-        return;
-    }
+    if (count > 0 && store->demoting < demoting_max(store))
+        job = tier_job_create(store, &demote_kind, count, NULL);
     for (size_t i = 0; i < count; i++) {
-        if (is_copyable(tier_index_at(store, blocks[i])) && !add(job, blocks[i]))
+        if (is_copyable(tier_index_at(store, blocks[i])) && (job == NULL || !add(job, blocks[i])))
             store->stats.demote_skipped_blocks++;
     }
-    tier_job_start(job);
+    if (job != NULL)
+        tier_job_start(job);
 }
 
 void tier_demote(struct tier_store *store, const uint32_t *blocks, size_t count)

@@ -20,7 +20,7 @@
  * then, so that a huge load passes in turns with small ones; between two batches a job can be
  * cancelled. As many batches are under way as there are threads for them.
  *
- * One allocation for a job with its moves, and two for its batches; nothing per block.
+ * One allocation for a job with its moves, and four for its batches; nothing per block.
  */
 
 static bool is_engine(const struct tier_job *job)
@@ -344,6 +344,10 @@ void tier_job_start(struct tier_job *job)
 {
     struct tier_store *store = job->store;
 
+    if (job->count == 0 && !is_engine(job)) { /* nobody waits to hear of it */
+        free_job(job);
+        return;
+    }
     list_append(&store->jobs, &job->in_jobs);
     if (is_engine(job))
         store->engine_jobs++;

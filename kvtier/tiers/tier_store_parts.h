@@ -154,7 +154,8 @@ struct tier_job *tier_job_create(struct tier_store *store, const struct tier_job
 /* One move more: what it reads is counted as read, what it writes is WRITING in slot. */
 void tier_job_add(struct tier_job *job, struct move move, uint32_t slot);
 
-/* From here on it lives by itself. What is told to an engine is told later. */
+/* From here on it lives by itself; without a move and an engine that waits it is gone at once. What
+ * is told to an engine is told later. */
 void tier_job_start(struct tier_job *job);
 
 /* For struct mover_task_ops, which differ by class alone. */

@@ -142,6 +142,28 @@ Test(tier_store_ssd, the_end_of_a_chain_evicted_after_a_use_takes_its_beginning_
     world_destroy(world);
 }
 
+Test(tier_store_ssd, a_slow_disk_is_given_no_more_jobs_than_blocks_however_many_are_evicted)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 64});
+    world_save(world, 1, 4);
+    atomic_store(&world->ssd->delay_us, 20000);
+    cr_assert(eq(u32, world_load(world, 1, 4), 4)); /* as many as may be on their way at once */
+    cr_assert(eq(u32, world->store->demoting, 4));
+
+    for (uint32_t others = 101; others < 1000; others += 100) { /* all of them due */
+        world_save(world, others, 4);
+        world_load(world, others, 4);
+
+        cr_assert(le(sz, world->store->jobs.count, world->store->demoting));
+    }
+
+    atomic_store(&world->ssd->delay_us, 0);
+    world_settle(world);
+    cr_assert(gt(u64, stats_of(world).demote_skipped_blocks, 0));
+    expect_sound(world);
+    world_destroy(world);
+}
+
 Test(tier_store_ssd, a_full_ssd_loses_what_was_used_longest_ago)
 {
     struct world *world = new_world((struct world_config){.cpu_slots = 64, .ssd_slots = 8});
