@@ -65,13 +65,6 @@ static void turn_on(struct tier_store *store)
 
 /* ---- what comes back ---- */
 
-static bool is_behind_parent(const struct tier_store *store, const struct tier_block *block)
-{
-    return block->depth == 0 ||
-           (block->parent != 0 &&
-            tier_index_at(store, block->parent)->place[BLOCK_TIER_SSD] == BLOCK_HELD);
-}
-
 static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
     struct tier_store *store = job->store;
@@ -84,7 +77,7 @@ static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
             failure = move->status;
         if (move->state != MOVE_ARRIVED)
             continue;
-        if (!is_behind_parent(store, tier_index_at(store, move->block)))
+        if (!tier_index_may_join_ssd(store, tier_index_at(store, move->block)))
             tier_job_cancel(job, move);
         else if (tier_job_commit(job, move))
             store->stats.demoted_blocks++;

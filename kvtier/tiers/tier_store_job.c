@@ -264,9 +264,9 @@ static void describe(const struct tier_job *job, struct tier_batch *batch)
             to->slots[move->source] = block->slot[move->source];
         if (move_written_tier(move) != BLOCK_TIER_COUNT)
             to->slots[move_written_tier(move)] = block->slot[move_written_tier(move)];
-        copy->transfers[i] = (struct tier_transfer){.key = block->key, .depth = block->depth};
-        if (block->parent != 0)
-            copy->transfers[i].parent = tier_index_at(store, block->parent)->key.name;
+        copy->transfers[i] = (struct tier_transfer){.key = block->key,
+                                                    .parent = tier_index_parent_name(store, block),
+                                                    .depth = block->depth};
     }
 }
 

@@ -91,7 +91,7 @@ static bool plan(struct tier_job *job, uint32_t block, uint32_t engine_block)
     struct move move = {.block = block, .engine_block = engine_block, .target = MOVE_ENGINE};
     uint32_t slot = BLOCK_SLOT_NONE;
 
-    if (tier_index_bits(at) == 0)
+    if (tier_block_bits(at) == 0)
         return false;
     if (at->place[BLOCK_TIER_CPU] == BLOCK_HELD) {
         move.source = MOVE_CPU;

@@ -78,11 +78,16 @@ static inline const struct tier_block *tier_index_at(const struct tier_store *st
     return block_table_at(store->table, block);
 }
 
-/* In which tiers it can be read: bits 1 << enum block_tier. */
-uint8_t tier_index_bits(const struct tier_block *block);
+/* .low 0: it is the first of its chain, or its parent could not be had. */
+struct digest_128 tier_index_parent_name(const struct tier_store *store,
+                                         const struct tier_block *block);
 
 /* Whether what comes before it can be read, or nothing does. */
 bool tier_index_is_reachable(const struct tier_store *store, const struct tier_block *block);
+
+/* Whether what comes before it is HELD on the SSD, which holds no block without, or nothing does.
+ */
+bool tier_index_may_join_ssd(const struct tier_store *store, const struct tier_block *block);
 
 /* Those who watch are told where it is now. */
 void tier_index_tell(const struct tier_store *store, uint32_t block);

@@ -82,7 +82,7 @@ static size_t find_all(const struct tier_store *store, const struct digest_128 *
     while (found < count) {
         const uint32_t block = block_table_find_name(store->table, names[found]);
 
-        if (block == 0 || tier_index_bits(tier_index_at(store, block)) == 0)
+        if (block == 0 || tier_block_bits(tier_index_at(store, block)) == 0)
             break;
         blocks[found++] = block;
         *cold += tier_index_at(store, block)->place[BLOCK_TIER_CPU] == BLOCK_ABSENT;

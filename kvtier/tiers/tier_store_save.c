@@ -119,7 +119,7 @@ static bool has_parent(const struct tier_store *store, const struct tier_save *s
     if (*parent == 0)
         return false;
     at = tier_index_at(store, *parent);
-    return tier_index_bits(at) != 0 || at->place[BLOCK_TIER_CPU] == BLOCK_WRITING;
+    return tier_block_bits(at) != 0 || at->place[BLOCK_TIER_CPU] == BLOCK_WRITING;
 }
 
 static void plan_new(struct tier_job *job, const struct tier_save *save)

@@ -115,7 +115,7 @@ static void check_view(const struct model *model, bool with_bytes)
 
     for (uint32_t number = 1; number <= BLOCK_COUNT; number++) {
         const uint32_t block = block_table_find(world->store->table, world_key(number));
-        const uint8_t bits = block != 0 ? tier_index_bits(tier_index_at(world->store, block)) : 0;
+        const uint8_t bits = block != 0 ? tier_block_bits(tier_index_at(world->store, block)) : 0;
 
         cr_assert(eq(u8, world->told[number], bits), "block %u", number);
         if (bits != 0 && with_bytes)
