@@ -28,13 +28,7 @@ enum { RETRY_MS = 30000, CHAIN_MAX = 256 };
 static void demote_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void demote_on_end(struct tier_job *job);
 
-static const struct mover_task_ops demote_task = {
-    .class = MOVER_DEMOTE,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind demote_kind = {&demote_task, demote_on_batch, demote_on_end};
+static const struct tier_job_kind demote_kind = {MOVER_DEMOTE, demote_on_batch, demote_on_end};
 
 /* ---- on and off ---- */
 

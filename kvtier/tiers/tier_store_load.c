@@ -28,13 +28,7 @@ static const double RATE_WEIGHT = 0.2; /* of the newest batch */
 static void load_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void load_on_end(struct tier_job *job);
 
-static const struct mover_task_ops load_task = {
-    .class = MOVER_LOAD,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind load_kind = {&load_task, load_on_batch, load_on_end};
+static const struct tier_job_kind load_kind = {MOVER_LOAD, load_on_batch, load_on_end};
 
 static void measure(struct tier_store *store, const struct tier_copy *copy, size_t good_count)
 {

@@ -115,7 +115,7 @@ struct tier_batch {
 };
 
 struct tier_job_kind {
-    const struct mover_task_ops *task;
+    enum mover_class class;
     /* What arrived or failed is settled; may set job->is_cancelled. */
     void (*on_batch)(struct tier_job *job, struct tier_batch *batch);
     /* Nothing of it waits or runs any more, and it is in no list. Settles what arrived and is not
@@ -162,11 +162,6 @@ void tier_job_add(struct tier_job *job, struct move move, uint32_t slot);
 /* From here on it lives by itself; without a move and an engine that waits it is gone at once. What
  * is told to an engine is told later. */
 void tier_job_start(struct tier_job *job);
-
-/* For struct mover_task_ops, which differ by class alone. */
-bool tier_job_on_start(struct mover_task *task);
-void tier_job_run(struct mover_task *task, void *staging);
-void tier_job_on_done(struct mover_task *task, bool has_run);
 
 /* What arrived is believed: in the index, told of. False: it is void, and cancelled. */
 bool tier_job_commit(struct tier_job *job, struct move *move);

@@ -16,13 +16,7 @@
 static void promote_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void promote_on_end(struct tier_job *job);
 
-static const struct mover_task_ops promote_task = {
-    .class = MOVER_PREFETCH,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind promote_kind = {&promote_task, promote_on_batch, promote_on_end};
+static const struct tier_job_kind promote_kind = {MOVER_PREFETCH, promote_on_batch, promote_on_end};
 
 static void promote_on_batch(struct tier_job *job, struct tier_batch *batch)
 {

@@ -24,13 +24,7 @@
 static void save_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void save_on_end(struct tier_job *job);
 
-static const struct mover_task_ops save_task = {
-    .class = MOVER_SAVE,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind save_kind = {&save_task, save_on_batch, save_on_end};
+static const struct tier_job_kind save_kind = {MOVER_SAVE, save_on_batch, save_on_end};
 
 static void save_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
