@@ -56,8 +56,7 @@ static void load_on_batch(struct tier_job *job, struct tier_batch *batch)
             job->is_cancelled = true; /* what comes behind it is of no use */
         }
     }
-    if (good_count > 0)
-        measure(store, &batch->copy, good_count);
+    measure(store, &batch->copy, good_count);
 }
 
 static void load_on_end(struct tier_job *job)
