@@ -73,6 +73,24 @@ Test(tier_store_ssd, a_block_is_copied_down_when_it_is_wanted_a_second_time)
     world_destroy(world);
 }
 
+Test(tier_store_ssd, what_is_saved_a_second_time_goes_down_in_one_job)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 32, .ssd_slots = 32});
+    struct world_save again = {0};
+    world_save(world, 1, 8);
+
+    cr_assert(eq(int, world_begin_save_at(world, &again, 1, 8, 0, 0), 0));
+    cr_assert(eq(sz, world->store->jobs.count, 2)); /* with the save itself */
+    world_settle(world);
+
+    cr_assert(eq(u32, again.saved.known, 8));
+    cr_assert(eq(u64, stats_of(world).demoted_blocks, 8));
+    for (uint32_t number = 1; number <= 8; number++)
+        cr_assert(eq(u8, world->told[number], CPU | SSD));
+    expect_sound(world);
+    world_destroy(world);
+}
+
 Test(tier_store_ssd, a_block_that_comes_back_after_it_had_to_go_is_copied_down)
 {
     struct world *world = new_world((struct world_config){.cpu_slots = 8, .ssd_slots = 32});
