@@ -134,7 +134,7 @@ void block_table_destroy(struct block_table *table)
     free(table);
 }
 
-uint32_t block_table_find(const struct block_table *table, struct block_key key)
+uint32_t block_table_find_key(const struct block_table *table, struct block_key key)
 {
     const uint32_t index = block_table_find_name(table, key.name);
     const struct tier_block *block = &table->blocks[index];
@@ -308,7 +308,7 @@ size_t block_table_match(const struct block_table *table, const struct block_key
         uint8_t bits;
 
         prefetch(table, keys + i, count - i);
-        index = block_table_find(table, keys[i]);
+        index = block_table_find_key(table, keys[i]);
         bits = index != 0 ? tier_block_bits(&table->blocks[index]) : 0;
         if (bits == 0)
             return i;

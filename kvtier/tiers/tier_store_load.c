@@ -163,7 +163,7 @@ double tier_store_rising_ms(const struct tier_store *store, const struct block_k
     size_t rising = 0;
 
     for (size_t i = 0; i < count; i++) {
-        const uint32_t block = block_table_find(store->table, keys[i]);
+        const uint32_t block = block_table_find_key(store->table, keys[i]);
 
         if (block == 0)
             break;

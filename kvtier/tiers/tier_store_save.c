@@ -152,7 +152,7 @@ static size_t plan_known(struct tier_job *job, const struct tier_save *saves, si
     size_t known = 0, held_count = 0;
 
     for (; known < count && known < KNOWN_MAX; known++) {
-        const uint32_t block = block_table_find(store->table, saves[known].key);
+        const uint32_t block = block_table_find_key(store->table, saves[known].key);
         const uint8_t place =
             block != 0 ? tier_index_at(store, block)->place[BLOCK_TIER_CPU] : BLOCK_ABSENT;
 

@@ -106,7 +106,7 @@ static void drop(struct tier_scan *scan, uint32_t block)
 static bool take_in(struct tier_scan *scan, const struct tier_slot_found *found)
 {
     struct tier_store *store = scan->store;
-    uint32_t block = block_table_find(store->table, found->key);
+    uint32_t block = block_table_find_key(store->table, found->key);
     uint32_t parent;
 
     if (block != 0 && waits(store, block)) {

@@ -265,7 +265,7 @@ Test(tier_store_ssd, what_cannot_be_read_back_is_a_miss_and_is_withdrawn)
     struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 32});
     save_on_ssd(world, 1, 4);
     world
-        ->disk[tier_index_at(world->store, block_table_find(world->store->table, world_key(3)))
+        ->disk[tier_index_at(world->store, block_table_find_key(world->store->table, world_key(3)))
                    ->slot[BLOCK_TIER_SSD]]
         .found.key.check++;
     world->checks_order = false;
@@ -285,7 +285,7 @@ Test(tier_store_ssd, a_page_that_went_bad_in_memory_is_not_written_down)
     struct world *world = new_world((struct world_config){.cpu_slots = 32, .ssd_slots = 32});
     world_save(world, 1, 2);
     struct tier *cpu = world->store->tiers[BLOCK_TIER_CPU];
-    const uint32_t block = block_table_find(world->store->table, world_key(2));
+    const uint32_t block = block_table_find_key(world->store->table, world_key(2));
     uint8_t *page =
         cpu->ops->payload(cpu, tier_index_at(world->store, block)->slot[BLOCK_TIER_CPU]);
     page[5]++;
