@@ -134,7 +134,7 @@ void block_table_destroy(struct block_table *table)
     free(table);
 }
 
-uint32_t block_table_find(const struct block_table *table, struct block_key key)
+uint32_t block_table_find_key(const struct block_table *table, struct block_key key)
 {
     const uint32_t index = block_table_find_name(table, key.name);
     const struct tier_block *block = &table->blocks[index];
@@ -305,13 +305,11 @@ size_t block_table_match(const struct block_table *table, const struct block_key
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t index;
-        uint8_t bits = 0;
+        uint8_t bits;
 
         prefetch(table, keys + i, count - i);
-        index = block_table_find(table, keys[i]);
-        for (int tier = 0; tier < BLOCK_TIER_COUNT && index != 0; tier++)
-            if (table->blocks[index].place[tier] == BLOCK_HELD)
-                bits |= (uint8_t)(1 << tier);
+        index = block_table_find_key(table, keys[i]);
+        bits = index != 0 ? tier_block_bits(&table->blocks[index]) : 0;
         if (bits == 0)
             return i;
         if (tiers != NULL)

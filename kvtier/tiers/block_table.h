@@ -41,7 +41,7 @@ void block_table_destroy(struct block_table *table);
 
 /* The index of the block of that key, 0: not known. A block whose name is known with another check
  * is another block, and cannot be taken in while the first is there. */
-uint32_t block_table_find(const struct block_table *table, struct block_key key);
+uint32_t block_table_find_key(const struct block_table *table, struct block_key key);
 
 /* The same by name alone, whatever its check: who follows a block knows no more of it. */
 uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name);

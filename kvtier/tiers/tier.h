@@ -84,8 +84,8 @@ struct tier {
 
 /*
  * CPU memory: an anonymous arena of slot_count pages, prefaulted in the background, excluded from
- * core dumps. *arena, *arena_bytes: for a device to register. verifies: whether verify() and seal()
- * make a checksum (a bit flip in RAM is found) or trust the memory. -ENOMEM.
+ * core dumps. *arena, *arena_bytes: for a device to register. has_checksum: whether verify() and
+ * seal() make a checksum (a bit flip in RAM is found) or trust the memory. -ENOMEM.
  */
 struct tier_cpu_config {
     uint64_t bytes;

@@ -46,4 +46,16 @@ struct tier_block {
     bool has_check;                           /* false: only its name is known, nothing is held */
 };
 
+/* In which tiers it can be read: bits 1 << enum block_tier. */
+static inline uint8_t tier_block_bits(const struct tier_block *block)
+{
+    uint8_t bits = 0;
+
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
+        if (block->place[tier] == BLOCK_HELD)
+            bits |= (uint8_t)(1 << tier);
+    }
+    return bits;
+}
+
 #endif

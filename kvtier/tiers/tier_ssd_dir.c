@@ -2,7 +2,6 @@
 
 #include "kvtier/tiers/tier_ssd_dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -30,7 +28,7 @@
  * link is followed: what happens to names meanwhile leads nowhere else.
  */
 
-enum { DEPTH_MAX = 16, BLOCK_BYTES = 512 /* st_blocks' unit, whatever the file system's is */ };
+enum { DEPTH_MAX = 16 };
 
 static const char layout_prefix[] = "layout-", slots_prefix[] = "slots-";
 
@@ -164,8 +162,7 @@ void ssd_dir_close(struct ssd_dir *dir)
 
 /* ---- looking around ---- */
 
-/* A stream of its own over the directory of fd; NULL: it cannot be read. */
-static DIR *list(int fd)
+DIR *ssd_dir_list(int fd)
 {
     int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = own < 0 ? NULL : fdopendir(own);
@@ -196,7 +193,7 @@ static uint64_t bytes_of_entry(int at, const char *name, unsigned depth);
 /* Of all that is in the directory, but its slot files where those are counted elsewhere. */
 static uint64_t bytes_below(int fd, bool has_slot_files_apart, unsigned depth)
 {
-    DIR *stream = list(fd);
+    DIR *stream = ssd_dir_list(fd);
     uint64_t bytes = 0;
     const char *name;
     uint32_t number;
@@ -218,7 +215,7 @@ static uint64_t bytes_of_entry(int at, const char *name, unsigned depth)
 
     if (fstatat(at, name, &stat, AT_SYMLINK_NOFOLLOW) < 0)
         return 0; /* it has gone meanwhile */
-    bytes = (uint64_t)stat.st_blocks * BLOCK_BYTES;
+    bytes = ssd_stat_bytes(&stat);
     if (!S_ISDIR(stat.st_mode) || depth == DEPTH_MAX)
         return bytes;
     fd = open_below(at, name);
@@ -262,7 +259,7 @@ static void add_usage(const struct ssd_dir *dir, const char *name, struct ssd_us
 int ssd_dir_usage(const struct ssd_dir *dir, struct ssd_usage *usage)
 {
     int status = lock(dir->root_fd, LOCK_EX);
-    DIR *stream = status < 0 ? NULL : list(dir->root_fd);
+    DIR *stream = status < 0 ? NULL : ssd_dir_list(dir->root_fd);
     const char *name;
 
     *usage = (struct ssd_usage){0};
@@ -296,7 +293,7 @@ static bool is_before(struct timespec a, struct timespec b)
 /* Its descriptor, locked; its name. -ENOENT: all are in use. */
 static int find_oldest_unused(const struct ssd_dir *dir, char oldest[SSD_NAME_BYTES])
 {
-    DIR *stream = list(dir->root_fd);
+    DIR *stream = ssd_dir_list(dir->root_fd);
     struct timespec when = {0};
     int found = -ENOENT;
     const char *name;
@@ -324,7 +321,7 @@ static int find_oldest_unused(const struct ssd_dir *dir, char oldest[SSD_NAME_BY
 
 static void remove_files(int fd)
 {
-    DIR *stream = list(fd);
+    DIR *stream = ssd_dir_list(fd);
     const char *name;
 
     while (stream != NULL && (name = next_name(stream)) != NULL)

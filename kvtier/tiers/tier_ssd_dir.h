@@ -9,8 +9,10 @@
 #ifndef KVTIER_TIERS_TIER_SSD_DIR_H
 #define KVTIER_TIERS_TIER_SSD_DIR_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "backends/runtime/must_check.h"
 #include "kvtier/tiers/tier.h"
@@ -42,6 +44,16 @@ MUST_CHECK int ssd_dir_drop_unused(const struct ssd_dir *dir);
 
 /* What an ordinary user may still write to the file system. */
 MUST_CHECK int ssd_dir_free_bytes(const struct ssd_dir *dir, uint64_t *bytes);
+
+/* A stream of its own over the directory of fd, to be closed with closedir(); NULL: it cannot be
+ * read. */
+DIR *ssd_dir_list(int fd);
+
+/* What a file takes of the disk. */
+static inline uint64_t ssd_stat_bytes(const struct stat *stat)
+{
+    return (uint64_t)stat->st_blocks * 512; /* its unit, whatever the file system's is */
+}
 
 /* Slot files by number: their names, and whether name is one. */
 void ssd_slot_file_name(uint32_t number, char name[SSD_NAME_BYTES]);

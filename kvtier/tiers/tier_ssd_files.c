@@ -206,17 +206,6 @@ static int make_room(const struct ssd_files *files, uint64_t bytes)
     return status;
 }
 
-/* A stream over the layout's directory; NULL: it cannot be read. */
-static DIR *list(const struct ssd_files *files)
-{
-    int fd = openat(files->dir.fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
-
-    if (stream == NULL && fd >= 0)
-        close(fd);
-    return stream;
-}
-
 /* The next slot file's name, and its number. NULL: no more. */
 static const char *next_file(DIR *stream, uint32_t *number)
 {
@@ -231,7 +220,7 @@ static const char *next_file(DIR *stream, uint32_t *number)
 /* What this layout's files take already. */
 static uint64_t bytes_there(const struct ssd_files *files)
 {
-    DIR *stream = list(files);
+    DIR *stream = ssd_dir_list(files->dir.fd);
     uint64_t bytes = 0;
     const char *name;
     uint32_t number;
@@ -240,7 +229,7 @@ static uint64_t bytes_there(const struct ssd_files *files)
         struct stat stat;
 
         if (fstatat(files->dir.fd, name, &stat, AT_SYMLINK_NOFOLLOW) == 0)
-            bytes += (uint64_t)stat.st_blocks * 512;
+            bytes += ssd_stat_bytes(&stat);
     }
     if (stream != NULL)
         (void)closedir(stream);
@@ -282,7 +271,7 @@ static int settle_slot_count(struct ssd_files *files, const char *path, char why
 /* Slot files beyond the last one: the quota was larger once. */
 static void remove_beyond(const struct ssd_files *files)
 {
-    DIR *stream = list(files);
+    DIR *stream = ssd_dir_list(files->dir.fd);
     const char *name;
     uint32_t number;
 

@@ -159,13 +159,10 @@ void tier_store_tell(const struct tier_store *store, tier_changed_fn *on_changed
     count = block_table_list(store->table, blocks);
     for (size_t i = 0; i < count; i++) {
         const struct tier_block *block = tier_index_at(store, blocks[i]);
-        struct digest_128 parent = {0};
+        const uint8_t bits = tier_block_bits(block);
 
-        if (tier_index_bits(block) == 0)
-            continue;
-        if (block->parent != 0)
-            parent = tier_index_at(store, block->parent)->key.name;
-        on_changed(ctx, block->key, parent, block->depth, tier_index_bits(block));
+        if (bits != 0)
+            on_changed(ctx, block->key, tier_index_parent_name(store, block), block->depth, bits);
     }
     free(blocks);
 }
@@ -190,7 +187,7 @@ void tier_store_clear(struct tier_store *store)
     assert(blocks != NULL);
     void_jobs(store);
     for (size_t i = block_table_list(store->table, blocks); i > 0; i--) { /* children first */
-        const uint8_t bits = tier_index_bits(tier_index_at(store, blocks[i - 1]));
+        const uint8_t bits = tier_block_bits(tier_index_at(store, blocks[i - 1]));
 
         for (int tier = BLOCK_TIER_COUNT - 1; tier >= 0; tier--) {
             if ((bits & 1 << tier) != 0)

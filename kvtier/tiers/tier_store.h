@@ -85,7 +85,7 @@ size_t tier_store_match(const struct tier_store *store, const struct block_key *
                         uint8_t *tiers);
 
 /* What loading blocks that lie in tiers[0..count) would take now, queues included, in milliseconds:
- * measured rates, or the defaults of tier.h's kind while there are none. */
+ * measured rates, or defaults of each tier while there are none. */
 double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count);
 
 /* How long it will take until those of keys that are on their way up from the SSD are in CPU

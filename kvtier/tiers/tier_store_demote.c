@@ -28,13 +28,7 @@ enum { RETRY_MS = 30000, CHAIN_MAX = 256 };
 static void demote_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void demote_on_end(struct tier_job *job);
 
-static const struct mover_task_ops demote_task = {
-    .class = MOVER_DEMOTE,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind demote_kind = {&demote_task, demote_on_batch, demote_on_end};
+static const struct tier_job_kind demote_kind = {MOVER_DEMOTE, demote_on_batch, demote_on_end};
 
 /* ---- on and off ---- */
 
@@ -65,13 +59,6 @@ static void turn_on(struct tier_store *store)
 
 /* ---- what comes back ---- */
 
-static bool is_behind_parent(const struct tier_store *store, const struct tier_block *block)
-{
-    return block->depth == 0 ||
-           (block->parent != 0 &&
-            tier_index_at(store, block->parent)->place[BLOCK_TIER_SSD] == BLOCK_HELD);
-}
-
 static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
     struct tier_store *store = job->store;
@@ -84,7 +71,7 @@ static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
             failure = move->status;
         if (move->state != MOVE_ARRIVED)
             continue;
-        if (!is_behind_parent(store, tier_index_at(store, move->block)))
+        if (!tier_index_may_join_ssd(store, tier_index_at(store, move->block)))
             tier_job_cancel(job, move);
         else if (tier_job_commit(job, move))
             store->stats.demoted_blocks++;
@@ -162,20 +149,20 @@ static bool add(struct tier_job *job, uint32_t block)
     return slot != BLOCK_SLOT_NONE;
 }
 
-/* blocks may be copied, and are in the order of their chains. */
+/* blocks may be copied, and are in the order of their chains. While as many as may be are on their
+ * way, each eviction comes by here with candidates: then they are counted and no more. */
 static void demote(struct tier_store *store, const uint32_t *blocks, size_t count)
 {
-    struct tier_job *job = count > 0 ? tier_job_create(store, &demote_kind, count, NULL) : NULL;
+    struct tier_job *job = NULL;
 
-    if (job == NULL) {
-        store->stats.demote_skipped_blocks += count;
-        return;
-    }
+    if (count > 0 && store->demoting < demoting_max(store))
+        job = tier_job_create(store, &demote_kind, count, NULL);
     for (size_t i = 0; i < count; i++) {
-        if (is_copyable(tier_index_at(store, blocks[i])) && !add(job, blocks[i]))
+        if (is_copyable(tier_index_at(store, blocks[i])) && (job == NULL || !add(job, blocks[i])))
             store->stats.demote_skipped_blocks++;
     }
-    tier_job_start(job);
+    if (job != NULL)
+        tier_job_start(job);
 }
 
 void tier_demote(struct tier_store *store, const uint32_t *blocks, size_t count)

@@ -121,9 +121,9 @@ static size_t hold_all(struct tier_store *store, const struct block_key *keys, s
     size_t held = 0;
 
     while (held < count) {
-        const uint32_t block = block_table_find(store->table, keys[held]);
+        const uint32_t block = block_table_find_key(store->table, keys[held]);
 
-        if (block == 0 || tier_index_bits(tier_index_at(store, block)) == 0)
+        if (block == 0 || tier_block_bits(tier_index_at(store, block)) == 0)
             break;
         block_table_hold(store->table, block);
         blocks[held++] = block;

@@ -25,40 +25,40 @@
 enum { EVICT_COUNT_MAX = 16, EVICT_LOOK_MIN = 16, EVICT_LOOK_FACTOR = 4 };
 static_assert(EVICT_COUNT_MAX * EVICT_LOOK_FACTOR <= EVICTION_PICK_MAX, "what is looked at");
 
-uint8_t tier_index_bits(const struct tier_block *block)
+struct digest_128 tier_index_parent_name(const struct tier_store *store,
+                                         const struct tier_block *block)
 {
-    uint8_t bits = 0;
-
-    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
-        if (block->place[tier] == BLOCK_HELD)
-            bits |= (uint8_t)(1 << tier);
-    }
-    return bits;
+    if (block->parent == 0)
+        return (struct digest_128){0};
+    return tier_index_at(store, block->parent)->key.name;
 }
 
 bool tier_index_is_reachable(const struct tier_store *store, const struct tier_block *block)
 {
     if (block->depth == 0)
         return true;
-    return block->parent != 0 && tier_index_bits(tier_index_at(store, block->parent)) != 0;
+    return block->parent != 0 && tier_block_bits(tier_index_at(store, block->parent)) != 0;
+}
+
+bool tier_index_may_join_ssd(const struct tier_store *store, const struct tier_block *block)
+{
+    return block->depth == 0 ||
+           (block->parent != 0 &&
+            tier_index_at(store, block->parent)->place[BLOCK_TIER_SSD] == BLOCK_HELD);
 }
 
 static void tell(const struct tier_store *store, const struct tier_block *block, uint8_t tiers)
 {
-    struct digest_128 parent = {0};
-
-    if (store->config.on_changed == NULL)
-        return;
-    if (block->parent != 0)
-        parent = tier_index_at(store, block->parent)->key.name;
-    store->config.on_changed(store->config.ctx, block->key, parent, block->depth, tiers);
+    if (store->config.on_changed != NULL)
+        store->config.on_changed(store->config.ctx, block->key,
+                                 tier_index_parent_name(store, block), block->depth, tiers);
 }
 
 void tier_index_tell(const struct tier_store *store, uint32_t block)
 {
     const struct tier_block *at = tier_index_at(store, block);
 
-    tell(store, at, tier_index_bits(at));
+    tell(store, at, tier_block_bits(at));
 }
 
 static void set_place(struct tier_store *store, uint32_t block, enum block_tier tier,
@@ -73,7 +73,7 @@ void tier_index_withdraw(struct tier_store *store, uint32_t block, enum block_ti
 
     assert(at->place[tier] == BLOCK_HELD);
 
-    tell(store, at, (uint8_t)(tier_index_bits(at) & ~(1 << tier)));
+    tell(store, at, (uint8_t)(tier_block_bits(at) & ~(1 << tier)));
     fault_point_pass(FAULT_WITHDRAW_TOLD);
     set_place(store, block, tier, BLOCK_LEAVING);
     fault_point_pass(FAULT_WITHDRAW_INDEX);
@@ -112,7 +112,7 @@ static void evict(struct tier_store *store, uint32_t block, enum block_tier tier
 {
     const struct tier_block *at = tier_index_at(store, block);
 
-    if (tier == BLOCK_TIER_CPU && tier_index_bits(at) == 1 << BLOCK_TIER_CPU)
+    if (tier == BLOCK_TIER_CPU && tier_block_bits(at) == 1 << BLOCK_TIER_CPU)
         seen_filter_note(&store->seen, at->key.name);
     tier_index_withdraw(store, block, tier);
 }

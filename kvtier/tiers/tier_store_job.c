@@ -20,17 +20,17 @@
  * then, so that a huge load passes in turns with small ones; between two batches a job can be
  * cancelled. As many batches are under way as there are threads for them.
  *
- * One allocation for a job with its moves, and two for its batches; nothing per block.
+ * One allocation for a job with its moves, and four for its batches; nothing per block.
  */
 
 static bool is_engine(const struct tier_job *job)
 {
-    return job->kind->task->class == MOVER_LOAD || job->kind->task->class == MOVER_SAVE;
+    return job->kind->class == MOVER_LOAD || job->kind->class == MOVER_SAVE;
 }
 
 static uint32_t thread_count(const struct tier_job *job)
 {
-    switch (job->kind->task->class) {
+    switch (job->kind->class) {
     case MOVER_LOAD:
         return job->store->config.load_threads;
     case MOVER_SAVE:
@@ -264,13 +264,13 @@ static void describe(const struct tier_job *job, struct tier_batch *batch)
             to->slots[move->source] = block->slot[move->source];
         if (move_written_tier(move) != BLOCK_TIER_COUNT)
             to->slots[move_written_tier(move)] = block->slot[move_written_tier(move)];
-        copy->transfers[i] = (struct tier_transfer){.key = block->key, .depth = block->depth};
-        if (block->parent != 0)
-            copy->transfers[i].parent = tier_index_at(store, block->parent)->key.name;
+        copy->transfers[i] = (struct tier_transfer){.key = block->key,
+                                                    .parent = tier_index_parent_name(store, block),
+                                                    .depth = block->depth};
     }
 }
 
-bool tier_job_on_start(struct mover_task *task)
+static bool on_start(struct mover_task *task)
 {
     struct tier_batch *batch = container_of(task, struct tier_batch, task);
     struct tier_job *job = batch->job;
@@ -285,7 +285,7 @@ bool tier_job_on_start(struct mover_task *task)
     return true;
 }
 
-void tier_job_run(struct mover_task *task, void *staging)
+static void run(struct mover_task *task, void *staging)
 {
     tier_copy_run(&container_of(task, struct tier_batch, task)->copy, staging);
 }
@@ -324,7 +324,7 @@ static void end(struct tier_job *job)
     tier_scan_job_ended(store);
 }
 
-void tier_job_on_done(struct mover_task *task, bool has_run)
+static void on_done(struct mover_task *task, bool has_run)
 {
     struct tier_batch *batch = container_of(task, struct tier_batch, task);
     struct tier_job *job = batch->job;
@@ -332,7 +332,7 @@ void tier_job_on_done(struct mover_task *task, bool has_run)
     arrive(job, batch, has_run);
     job->kind->on_batch(job, batch);
     if (!job->is_cancelled && !job->store->is_closing && fill(job, batch)) {
-        mover_submit(job->store->mover, task, job->kind->task);
+        mover_submit(job->store->mover, task, task->ops);
         return;
     }
     if (--job->batches_out > 0)
@@ -340,10 +340,22 @@ void tier_job_on_done(struct mover_task *task, bool has_run)
     end(job);
 }
 
+/* Those of a job; a scan has a task of its own. */
+static const struct mover_task_ops task_of_class[MOVER_CLASS_COUNT] = {
+    [MOVER_LOAD] = {MOVER_LOAD, on_start, run, on_done},
+    [MOVER_PREFETCH] = {MOVER_PREFETCH, on_start, run, on_done},
+    [MOVER_SAVE] = {MOVER_SAVE, on_start, run, on_done},
+    [MOVER_DEMOTE] = {MOVER_DEMOTE, on_start, run, on_done},
+};
+
 void tier_job_start(struct tier_job *job)
 {
     struct tier_store *store = job->store;
 
+    if (job->count == 0 && !is_engine(job)) { /* nobody waits to hear of it */
+        free_job(job);
+        return;
+    }
     list_append(&store->jobs, &job->in_jobs);
     if (is_engine(job))
         store->engine_jobs++;
@@ -352,7 +364,7 @@ void tier_job_start(struct tier_job *job)
         if (!fill(job, &job->batches[i]) && i > 0)
             break;
         job->batches_out++;
-        mover_submit(store->mover, &job->batches[i].task, job->kind->task);
+        mover_submit(store->mover, &job->batches[i].task, &task_of_class[job->kind->class]);
     }
     if (--job->batches_out == 0)
         end(job);

@@ -28,13 +28,7 @@ static const double RATE_WEIGHT = 0.2; /* of the newest batch */
 static void load_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void load_on_end(struct tier_job *job);
 
-static const struct mover_task_ops load_task = {
-    .class = MOVER_LOAD,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind load_kind = {&load_task, load_on_batch, load_on_end};
+static const struct tier_job_kind load_kind = {MOVER_LOAD, load_on_batch, load_on_end};
 
 static void measure(struct tier_store *store, const struct tier_copy *copy, size_t good_count)
 {
@@ -62,8 +56,7 @@ static void load_on_batch(struct tier_job *job, struct tier_batch *batch)
             job->is_cancelled = true; /* what comes behind it is of no use */
         }
     }
-    if (good_count > 0)
-        measure(store, &batch->copy, good_count);
+    measure(store, &batch->copy, good_count);
 }
 
 static void load_on_end(struct tier_job *job)
@@ -91,7 +84,7 @@ static bool plan(struct tier_job *job, uint32_t block, uint32_t engine_block)
     struct move move = {.block = block, .engine_block = engine_block, .target = MOVE_ENGINE};
     uint32_t slot = BLOCK_SLOT_NONE;
 
-    if (tier_index_bits(at) == 0)
+    if (tier_block_bits(at) == 0)
         return false;
     if (at->place[BLOCK_TIER_CPU] == BLOCK_HELD) {
         move.source = MOVE_CPU;
@@ -170,7 +163,7 @@ double tier_store_rising_ms(const struct tier_store *store, const struct block_k
     size_t rising = 0;
 
     for (size_t i = 0; i < count; i++) {
-        const uint32_t block = block_table_find(store->table, keys[i]);
+        const uint32_t block = block_table_find_key(store->table, keys[i]);
 
         if (block == 0)
             break;

@@ -78,11 +78,16 @@ static inline const struct tier_block *tier_index_at(const struct tier_store *st
     return block_table_at(store->table, block);
 }
 
-/* In which tiers it can be read: bits 1 << enum block_tier. */
-uint8_t tier_index_bits(const struct tier_block *block);
+/* .low 0: it is the first of its chain, or its parent could not be had. */
+struct digest_128 tier_index_parent_name(const struct tier_store *store,
+                                         const struct tier_block *block);
 
 /* Whether what comes before it can be read, or nothing does. */
 bool tier_index_is_reachable(const struct tier_store *store, const struct tier_block *block);
+
+/* Whether what comes before it is HELD on the SSD, which holds no block without, or nothing does.
+ */
+bool tier_index_may_join_ssd(const struct tier_store *store, const struct tier_block *block);
 
 /* Those who watch are told where it is now. */
 void tier_index_tell(const struct tier_store *store, uint32_t block);
@@ -110,7 +115,7 @@ struct tier_batch {
 };
 
 struct tier_job_kind {
-    const struct mover_task_ops *task;
+    enum mover_class class;
     /* What arrived or failed is settled; may set job->is_cancelled. */
     void (*on_batch)(struct tier_job *job, struct tier_batch *batch);
     /* Nothing of it waits or runs any more, and it is in no list. Settles what arrived and is not
@@ -154,13 +159,9 @@ struct tier_job *tier_job_create(struct tier_store *store, const struct tier_job
 /* One move more: what it reads is counted as read, what it writes is WRITING in slot. */
 void tier_job_add(struct tier_job *job, struct move move, uint32_t slot);
 
-/* From here on it lives by itself. What is told to an engine is told later. */
+/* From here on it lives by itself; without a move and an engine that waits it is gone at once. What
+ * is told to an engine is told later. */
 void tier_job_start(struct tier_job *job);
-
-/* For struct mover_task_ops, which differ by class alone. */
-bool tier_job_on_start(struct mover_task *task);
-void tier_job_run(struct mover_task *task, void *staging);
-void tier_job_on_done(struct mover_task *task, bool has_run);
 
 /* What arrived is believed: in the index, told of. False: it is void, and cancelled. */
 bool tier_job_commit(struct tier_job *job, struct move *move);

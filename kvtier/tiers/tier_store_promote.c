@@ -16,13 +16,7 @@
 static void promote_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void promote_on_end(struct tier_job *job);
 
-static const struct mover_task_ops promote_task = {
-    .class = MOVER_PREFETCH,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind promote_kind = {&promote_task, promote_on_batch, promote_on_end};
+static const struct tier_job_kind promote_kind = {MOVER_PREFETCH, promote_on_batch, promote_on_end};
 
 static void promote_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
@@ -82,7 +76,7 @@ static size_t find_all(const struct tier_store *store, const struct digest_128 *
     while (found < count) {
         const uint32_t block = block_table_find_name(store->table, names[found]);
 
-        if (block == 0 || tier_index_bits(tier_index_at(store, block)) == 0)
+        if (block == 0 || tier_block_bits(tier_index_at(store, block)) == 0)
             break;
         blocks[found++] = block;
         *cold += tier_index_at(store, block)->place[BLOCK_TIER_CPU] == BLOCK_ABSENT;

@@ -20,17 +20,12 @@
  *
  * Sealing a slot before may_commit is harmless: nobody looks at a slot that is not in the index.
  */
+enum { KNOWN_MAX = 256 };
 
 static void save_on_batch(struct tier_job *job, struct tier_batch *batch);
 static void save_on_end(struct tier_job *job);
 
-static const struct mover_task_ops save_task = {
-    .class = MOVER_SAVE,
-    .on_start = tier_job_on_start,
-    .run = tier_job_run,
-    .on_done = tier_job_on_done,
-};
-static const struct tier_job_kind save_kind = {&save_task, save_on_batch, save_on_end};
+static const struct tier_job_kind save_kind = {MOVER_SAVE, save_on_batch, save_on_end};
 
 static void save_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
@@ -119,7 +114,7 @@ static bool has_parent(const struct tier_store *store, const struct tier_save *s
     if (*parent == 0)
         return false;
     at = tier_index_at(store, *parent);
-    return tier_index_bits(at) != 0 || at->place[BLOCK_TIER_CPU] == BLOCK_WRITING;
+    return tier_block_bits(at) != 0 || at->place[BLOCK_TIER_CPU] == BLOCK_WRITING;
 }
 
 static void plan_new(struct tier_job *job, const struct tier_save *save)
@@ -148,24 +143,29 @@ static void plan_new(struct tier_job *job, const struct tier_save *save)
 }
 
 /* What is in CPU memory, or on its way there, is known. What is on the SSD alone is copied again:
- * it is at hand now, and wanted. */
-static void plan(struct tier_job *job, const struct tier_save *save)
+ * it is at hand now, and wanted. Takes the run of those that are known, so that they are used and
+ * go down together; returns its length, which is at most KNOWN_MAX. */
+static size_t plan_known(struct tier_job *job, const struct tier_save *saves, size_t count)
 {
     struct tier_store *store = job->store;
-    const uint32_t block = block_table_find(store->table, save->key);
-    const uint8_t place =
-        block != 0 ? tier_index_at(store, block)->place[BLOCK_TIER_CPU] : BLOCK_ABSENT;
+    uint32_t held[KNOWN_MAX];
+    size_t known = 0, held_count = 0;
 
-    if (place != BLOCK_HELD && place != BLOCK_WRITING) {
-        plan_new(job, save);
-        return;
+    for (; known < count && known < KNOWN_MAX; known++) {
+        const uint32_t block = block_table_find_key(store->table, saves[known].key);
+        const uint8_t place =
+            block != 0 ? tier_index_at(store, block)->place[BLOCK_TIER_CPU] : BLOCK_ABSENT;
+
+        if (place == BLOCK_HELD)
+            held[held_count++] = block;
+        else if (place != BLOCK_WRITING)
+            break;
     }
-    if (place == BLOCK_HELD)
-        block_table_use(store->table, &block, 1);
-    if (tier_demote_is_due(store, block))
-        tier_demote(store, &block, 1);
-    job->saved.known++;
-    store->stats.saved_known_blocks++;
+    block_table_use(store->table, held, held_count);
+    tier_demote(store, held, held_count);
+    job->saved.known += (uint32_t)known;
+    store->stats.saved_known_blocks += known;
+    return known;
 }
 
 int tier_store_save(struct tier_store *store, const struct tier_save *blocks, size_t count,
@@ -182,8 +182,13 @@ int tier_store_save(struct tier_store *store, const struct tier_save *blocks, si
     job->may_commit = may_commit;
     job->on_saved = on_done;
     job->ctx = ctx;
-    for (size_t i = 0; i < count; i++)
-        plan(job, &blocks[i]);
+    for (size_t i = 0; i < count;) {
+        const size_t known = plan_known(job, blocks + i, count - i);
+
+        if (known == 0)
+            plan_new(job, &blocks[i++]);
+        i += known;
+    }
     tier_job_start(job);
     return 0;
 }

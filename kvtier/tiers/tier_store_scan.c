@@ -78,13 +78,6 @@ static void run(struct mover_task *task, void *staging)
 
 /* ---- what was found ---- */
 
-static bool is_behind_parent(const struct tier_store *store, const struct tier_block *block)
-{
-    return block->depth == 0 ||
-           (block->parent != 0 &&
-            tier_index_at(store, block->parent)->place[BLOCK_TIER_SSD] == BLOCK_HELD);
-}
-
 static bool waits(const struct tier_store *store, uint32_t block)
 {
     return tier_index_at(store, block)->place[BLOCK_TIER_SSD] == BLOCK_WRITING;
@@ -94,7 +87,7 @@ static bool publish(struct tier_scan *scan, uint32_t block)
 {
     struct tier_store *store = scan->store;
 
-    if (!is_behind_parent(store, tier_index_at(store, block)))
+    if (!tier_index_may_join_ssd(store, tier_index_at(store, block)))
         return false;
     block_table_set_place(store->table, block, BLOCK_TIER_SSD, BLOCK_HELD, BLOCK_SLOT_NONE);
     store->stats.scanned_blocks++;
@@ -113,7 +106,7 @@ static void drop(struct tier_scan *scan, uint32_t block)
 static bool take_in(struct tier_scan *scan, const struct tier_slot_found *found)
 {
     struct tier_store *store = scan->store;
-    uint32_t block = block_table_find(store->table, found->key);
+    uint32_t block = block_table_find_key(store->table, found->key);
     uint32_t parent;
 
     if (block != 0 && waits(store, block)) {

@@ -214,7 +214,8 @@ static void replay_request(struct replay *replay, const uint32_t *refs, size_t c
     uint32_t parent = 0;
     size_t held = 0, hits;
 
-    while (held < count && (parent = block_table_find(replay->table, key_of(refs[held]))) != 0) {
+    while (held < count &&
+           (parent = block_table_find_key(replay->table, key_of(refs[held]))) != 0) {
         block_table_hold(replay->table, parent);
         replay->chain[held++] = parent;
     }

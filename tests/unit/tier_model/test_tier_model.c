@@ -114,8 +114,8 @@ static void check_view(const struct model *model, bool with_bytes)
     const struct world *world = model->world;
 
     for (uint32_t number = 1; number <= BLOCK_COUNT; number++) {
-        const uint32_t block = block_table_find(world->store->table, world_key(number));
-        const uint8_t bits = block != 0 ? tier_index_bits(tier_index_at(world->store, block)) : 0;
+        const uint32_t block = block_table_find_key(world->store->table, world_key(number));
+        const uint8_t bits = block != 0 ? tier_block_bits(tier_index_at(world->store, block)) : 0;
 
         cr_assert(eq(u8, world->told[number], bits), "block %u", number);
         if (bits != 0 && with_bytes)
@@ -278,7 +278,7 @@ static void spoil(struct model *model)
 {
     struct world *world = model->world;
     const uint32_t number = 1 + (uint32_t)dice(model, BLOCK_COUNT);
-    const uint32_t block = block_table_find(world->store->table, world_key(number));
+    const uint32_t block = block_table_find_key(world->store->table, world_key(number));
     const struct tier_block *at = block != 0 ? tier_index_at(world->store, block) : NULL;
     struct tier *cpu = world->store->tiers[BLOCK_TIER_CPU];
 

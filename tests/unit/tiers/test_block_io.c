@@ -93,98 +93,109 @@ static size_t run(struct block_io *io, const struct file *file, uint8_t *bytes, 
     return block_io_run(io, ops, OP_COUNT);
 }
 
+/* One way, a file, and memory for all ops. */
+struct rig {
+    struct block_io *io;
+    struct file file;
+    uint8_t *bytes;
+};
+
+/* False: this kernel does not let us. */
+static bool rig_open(struct rig *rig, size_t way)
+{
+    *rig = (struct rig){.io = make(way)};
+    if (rig->io == NULL)
+        return false;
+    rig->file = make_file();
+    rig->bytes = sectors(OP_COUNT * 2);
+    return true;
+}
+
+static void rig_close(struct rig *rig)
+{
+    free(rig->bytes);
+    drop_file(&rig->file);
+    block_io_destroy(&rig->io);
+    cr_assert(rig->io == NULL);
+}
+
 TestSuite(block_io, .fini = leak_check);
 
 Test(block_io, more_transfers_than_fit_at_once_all_arrive)
 {
     for (size_t way = 0; way < WAY_COUNT; way++) {
-        struct block_io *io = make(way);
-        if (io == NULL)
+        struct rig rig;
+        if (!rig_open(&rig, way))
             continue;
-        struct file file = make_file();
-        uint8_t *bytes = sectors(OP_COUNT * 2);
-        slot_fill(bytes, (size_t)OP_COUNT * 2 * SECTOR, 5);
+        slot_fill(rig.bytes, (size_t)OP_COUNT * 2 * SECTOR, 5);
 
-        cr_assert(eq(sz, run(io, &file, bytes, true), OP_COUNT));
-        memset(bytes, 0, (size_t)OP_COUNT * 2 * SECTOR);
-        cr_assert(eq(sz, run(io, &file, bytes, false), OP_COUNT));
+        cr_assert(eq(sz, run(rig.io, &rig.file, rig.bytes, true), OP_COUNT));
+        memset(rig.bytes, 0, (size_t)OP_COUNT * 2 * SECTOR);
+        cr_assert(eq(sz, run(rig.io, &rig.file, rig.bytes, false), OP_COUNT));
 
-        cr_assert(slot_is_filled(bytes, (size_t)OP_COUNT * 2 * SECTOR, 5));
-        free(bytes);
-        drop_file(&file);
-        block_io_destroy(&io);
-        cr_assert(io == NULL);
+        cr_assert(slot_is_filled(rig.bytes, (size_t)OP_COUNT * 2 * SECTOR, 5));
+        rig_close(&rig);
     }
 }
 
 Test(block_io, a_read_beyond_the_end_of_the_file_says_so)
 {
     for (size_t way = 0; way < WAY_COUNT; way++) {
-        struct block_io *io = make(way);
-        if (io == NULL)
+        struct rig rig;
+        if (!rig_open(&rig, way))
             continue;
-        struct file file = make_file();
-        uint8_t *bytes = sectors(6);
         struct block_io_op ops[3];
-        cr_assert(eq(int, ftruncate(file.fd, 3 * SECTOR + 100), 0));
+        cr_assert(eq(int, ftruncate(rig.file.fd, 3 * SECTOR + 100), 0));
         for (size_t i = 0; i < 3; i++)
-            ops[i] = op_of(&file, bytes, i, false);
+            ops[i] = op_of(&rig.file, rig.bytes, i, false);
 
-        cr_assert(eq(sz, block_io_run(io, ops, 3), 1));
+        cr_assert(eq(sz, block_io_run(rig.io, ops, 3), 1));
 
         cr_assert(eq(int, ops[0].status, 0));
         cr_assert(eq(int, ops[1].status, -ENODATA));
         cr_assert(eq(int, ops[2].status, -ENODATA));
-        free(bytes);
-        drop_file(&file);
-        block_io_destroy(&io);
+        rig_close(&rig);
     }
 }
 
 Test(block_io, what_o_direct_does_not_take_goes_through_the_page_cache)
 {
     for (size_t way = 0; way < WAY_COUNT; way++) {
-        struct block_io *io = make(way);
-        if (io == NULL)
+        struct rig rig;
+        if (!rig_open(&rig, way))
             continue;
-        struct file file = make_file();
-        uint8_t *bytes = sectors(4), byte = 0;
-        slot_fill(bytes + 1, 700, 9);
-        struct block_io_op op = {.direct_fd = file.direct_fd,
-                                 .fd = file.fd,
+        uint8_t byte = 0;
+        slot_fill(rig.bytes + 1, 700, 9);
+        struct block_io_op op = {.direct_fd = rig.file.direct_fd,
+                                 .fd = rig.file.fd,
                                  .is_write = true,
                                  .offset = 1,
-                                 .parts = {{bytes + 1, 700}},
+                                 .parts = {{rig.bytes + 1, 700}},
                                  .part_count = 1};
 
-        cr_assert(eq(sz, block_io_run(io, &op, 1), 1));
+        cr_assert(eq(sz, block_io_run(rig.io, &op, 1), 1));
 
-        cr_assert(eq(int, pread(file.fd, &byte, 1, 700), 1));
-        cr_assert(eq(u8, byte, bytes[700]));
-        free(bytes);
-        drop_file(&file);
-        block_io_destroy(&io);
+        cr_assert(eq(int, pread(rig.file.fd, &byte, 1, 700), 1));
+        cr_assert(eq(u8, byte, rig.bytes[700]));
+        rig_close(&rig);
     }
 }
 
 Test(block_io, a_file_that_is_not_open_fails_alone)
 {
     for (size_t way = 0; way < WAY_COUNT; way++) {
-        struct block_io *io = make(way);
-        if (io == NULL)
+        struct rig rig;
+        if (!rig_open(&rig, way))
             continue;
-        struct file file = make_file();
-        uint8_t *bytes = sectors(4);
-        struct block_io_op ops[2] = {op_of(&file, bytes, 0, true), op_of(&file, bytes, 1, true)};
+        struct block_io_op ops[2] = {op_of(&rig.file, rig.bytes, 0, true),
+                                     op_of(&rig.file, rig.bytes, 1, true)};
         ops[0].fd = ops[0].direct_fd = 9999;
 
-        cr_assert(eq(sz, block_io_run(io, ops, 2), 1));
+        cr_assert(eq(sz, block_io_run(rig.io, ops, 2), 1));
 
         cr_assert(eq(int, ops[0].status, -EBADF));
         cr_assert(eq(int, ops[1].status, 0));
-        free(bytes);
-        drop_file(&file);
-        block_io_destroy(&io);
+        rig_close(&rig);
     }
 }
 
@@ -199,26 +210,22 @@ static void count_done(struct block_io_op *op)
 Test(block_io, each_is_told_once_when_it_is_done)
 {
     for (size_t way = 0; way < WAY_COUNT; way++) {
-        struct block_io *io = make(way);
-        if (io == NULL)
+        struct rig rig;
+        if (!rig_open(&rig, way))
             continue;
-        struct file file = make_file();
-        uint8_t *bytes = sectors(OP_COUNT * 2);
         struct block_io_op ops[OP_COUNT];
         atomic_uint done[OP_COUNT] = {0};
         for (size_t i = 0; i < OP_COUNT; i++) {
-            ops[i] = op_of(&file, bytes, i, i % 3 != 0); /* some read beyond the end */
+            ops[i] = op_of(&rig.file, rig.bytes, i, i % 3 != 0); /* some read beyond the end */
             ops[i].on_done = count_done;
             ops[i].ctx = &done[i];
         }
 
-        (void)block_io_run(io, ops, OP_COUNT);
+        (void)block_io_run(rig.io, ops, OP_COUNT);
 
         for (size_t i = 0; i < OP_COUNT; i++)
             cr_assert(eq(u32, atomic_load(&done[i]), 1));
-        free(bytes);
-        drop_file(&file);
-        block_io_destroy(&io);
+        rig_close(&rig);
     }
 }
 

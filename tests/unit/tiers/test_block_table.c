@@ -48,9 +48,9 @@ Test(block_table, a_block_is_found_by_all_of_its_key)
     other_high.name.high++;
     other_check.check++;
 
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), index));
-    cr_assert(eq(u32, block_table_find(table, other_high), 0));
-    cr_assert(eq(u32, block_table_find(table, other_check), 0));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), index));
+    cr_assert(eq(u32, block_table_find_key(table, other_high), 0));
+    cr_assert(eq(u32, block_table_find_key(table, other_check), 0));
     cr_assert(eq(u32, block_table_add(table, other_check, 0, 0), 0));
     cr_assert(eq(u64, block_table_stats(table)->refused, 1));
     cr_assert(ne(u32, block_table_add(table, other_high, 0, 0), 0));
@@ -65,8 +65,8 @@ Test(block_table, a_block_that_got_no_place_is_forgotten_by_the_next_add)
     cr_assert(block_table_is_sound(table));
     cr_assert(ne(u32, block_table_add(table, key_of(2), 0, 0), 0));
 
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), 0));
-    cr_assert(ne(u32, block_table_find(table, key_of(2)), 0));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), 0));
+    cr_assert(ne(u32, block_table_find_key(table, key_of(2)), 0));
     block_table_destroy(table);
 }
 
@@ -95,7 +95,7 @@ Test(block_table, a_chain_that_got_no_place_is_forgotten_whole)
     cr_assert(ne(u32, block_table_add(table, key_of(9), 0, 0), 0));
 
     for (uint32_t i = 0; i < 3; i++)
-        cr_assert(eq(u32, block_table_find(table, key_of(i + 1)), 0));
+        cr_assert(eq(u32, block_table_find_key(table, key_of(i + 1)), 0));
     cr_assert(block_table_is_sound(table));
     block_table_destroy(table);
 }
@@ -108,7 +108,7 @@ Test(block_table, an_add_keeps_the_parent_it_was_given_whatever_else_is_forgotte
 
     const uint32_t child = block_table_add(table, key_of(3), parent, 1);
 
-    cr_assert(eq(u32, block_table_find(table, key_of(2)), 0));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(2)), 0));
     cr_assert(eq(u32, block_table_at(table, child)->parent, parent));
     cr_assert(eq(u32, block_table_at(table, parent)->child_count, 1));
     cr_assert(block_table_is_sound(table));
@@ -136,13 +136,13 @@ Test(block_table, a_child_that_is_found_first_meets_its_parent_later)
     const uint32_t parent = block_table_claim_parent(table, key_of(1).name, 1);
     const uint32_t child = block_table_add(table, key_of(2), parent, 1);
     place_held(table, child, BLOCK_TIER_CPU);
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), 0), "only its name is known");
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), 0), "only its name is known");
 
     const uint32_t found = block_table_add(table, key_of(1), 0, 0);
     place_held(table, found, BLOCK_TIER_CPU);
 
     cr_assert(eq(u32, found, parent));
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), parent));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), parent));
     cr_assert(eq(u32, first_victim(table, BLOCK_TIER_CPU), child));
     cr_assert(block_table_is_sound(table));
     block_table_destroy(table);
@@ -247,14 +247,14 @@ Test(block_table, a_node_lives_as_long_as_a_place_a_child_or_a_hold)
     const uint32_t child = add_held(table, 2, parent, BLOCK_TIER_SSD);
 
     make_leave(table, parent, BLOCK_TIER_CPU);
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), parent), "its child is there");
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), parent), "its child is there");
     block_table_hold(table, child);
     make_leave(table, child, BLOCK_TIER_SSD);
-    cr_assert(eq(u32, block_table_find(table, key_of(2)), child), "it is held");
+    cr_assert(eq(u32, block_table_find_key(table, key_of(2)), child), "it is held");
     block_table_unhold(table, child);
 
-    cr_assert(eq(u32, block_table_find(table, key_of(2)), 0));
-    cr_assert(eq(u32, block_table_find(table, key_of(1)), 0));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(2)), 0));
+    cr_assert(eq(u32, block_table_find_key(table, key_of(1)), 0));
     cr_assert(block_table_is_sound(table));
     block_table_destroy(table);
 }
@@ -482,6 +482,6 @@ Test(block_table, the_list_names_parents_before_children)
     cr_assert(eq(sz, block_table_list(table, indices), 3));
 
     for (uint32_t i = 0; i < 3; i++)
-        cr_assert(eq(u32, indices[i], block_table_find(table, key_of(i + 1))));
+        cr_assert(eq(u32, indices[i], block_table_find_key(table, key_of(i + 1))));
     block_table_destroy(table);
 }

@@ -40,7 +40,7 @@ static uint32_t depth_of(uint64_t key)
 
 static const struct tier_block *block_of(struct random_world *world, uint64_t key, uint32_t *index)
 {
-    *index = block_table_find(world->table, key_of(key));
+    *index = block_table_find_key(world->table, key_of(key));
     return *index != 0 ? block_table_at(world->table, *index) : NULL;
 }
 

@@ -17,7 +17,7 @@ enum { SLOTS = 64 };
 /* A request for one block. True: it was there. */
 static bool ask(struct block_table *table, uint64_t number)
 {
-    uint32_t index = block_table_find(table, key_of(number));
+    uint32_t index = block_table_find_key(table, key_of(number));
 
     if (index != 0) {
         block_table_use(table, &index, 1);

@@ -44,7 +44,7 @@ static void release(struct guard_world *world)
 static bool ask(struct guard_world *world, uint64_t number)
 {
     const uint64_t name = key_of(number).name.low;
-    uint32_t index = block_table_find(world->table, key_of(number));
+    uint32_t index = block_table_find_key(world->table, key_of(number));
 
     world->now_ms++;
     if (index != 0) {

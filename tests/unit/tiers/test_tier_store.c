@@ -187,7 +187,7 @@ Test(tier_store, more_jobs_than_may_wait_are_refused)
 static void flip_in_cpu(struct world *world, uint32_t number)
 {
     struct tier *cpu = world->store->tiers[BLOCK_TIER_CPU];
-    const uint32_t block = block_table_find(world->store->table, world_key(number));
+    const uint32_t block = block_table_find_key(world->store->table, world_key(number));
     uint8_t *page =
         cpu->ops->payload(cpu, tier_index_at(world->store, block)->slot[BLOCK_TIER_CPU]);
 

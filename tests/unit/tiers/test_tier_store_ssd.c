@@ -73,6 +73,24 @@ Test(tier_store_ssd, a_block_is_copied_down_when_it_is_wanted_a_second_time)
     world_destroy(world);
 }
 
+Test(tier_store_ssd, what_is_saved_a_second_time_goes_down_in_one_job)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 32, .ssd_slots = 32});
+    struct world_save again = {0};
+    world_save(world, 1, 8);
+
+    cr_assert(eq(int, world_begin_save_at(world, &again, 1, 8, 0, 0), 0));
+    cr_assert(eq(sz, world->store->jobs.count, 2)); /* with the save itself */
+    world_settle(world);
+
+    cr_assert(eq(u32, again.saved.known, 8));
+    cr_assert(eq(u64, stats_of(world).demoted_blocks, 8));
+    for (uint32_t number = 1; number <= 8; number++)
+        cr_assert(eq(u8, world->told[number], CPU | SSD));
+    expect_sound(world);
+    world_destroy(world);
+}
+
 Test(tier_store_ssd, a_block_that_comes_back_after_it_had_to_go_is_copied_down)
 {
     struct world *world = new_world((struct world_config){.cpu_slots = 8, .ssd_slots = 32});
@@ -138,6 +156,28 @@ Test(tier_store_ssd, the_end_of_a_chain_evicted_after_a_use_takes_its_beginning_
     cr_assert(eq(u64, stats_of(world).demoted_blocks, 4));
     for (uint32_t number = 1; number <= 4; number++)
         cr_assert(ne(u8, world->told[number] & SSD, 0));
+    expect_sound(world);
+    world_destroy(world);
+}
+
+Test(tier_store_ssd, a_slow_disk_is_given_no_more_jobs_than_blocks_however_many_are_evicted)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 64});
+    world_save(world, 1, 4);
+    atomic_store(&world->ssd->delay_us, 20000);
+    cr_assert(eq(u32, world_load(world, 1, 4), 4)); /* as many as may be on their way at once */
+    cr_assert(eq(u32, world->store->demoting, 4));
+
+    for (uint32_t others = 101; others < 1000; others += 100) { /* all of them due */
+        world_save(world, others, 4);
+        world_load(world, others, 4);
+
+        cr_assert(le(sz, world->store->jobs.count, world->store->demoting));
+    }
+
+    atomic_store(&world->ssd->delay_us, 0);
+    world_settle(world);
+    cr_assert(gt(u64, stats_of(world).demote_skipped_blocks, 0));
     expect_sound(world);
     world_destroy(world);
 }
@@ -225,7 +265,7 @@ Test(tier_store_ssd, what_cannot_be_read_back_is_a_miss_and_is_withdrawn)
     struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 32});
     save_on_ssd(world, 1, 4);
     world
-        ->disk[tier_index_at(world->store, block_table_find(world->store->table, world_key(3)))
+        ->disk[tier_index_at(world->store, block_table_find_key(world->store->table, world_key(3)))
                    ->slot[BLOCK_TIER_SSD]]
         .found.key.check++;
     world->checks_order = false;
@@ -245,7 +285,7 @@ Test(tier_store_ssd, a_page_that_went_bad_in_memory_is_not_written_down)
     struct world *world = new_world((struct world_config){.cpu_slots = 32, .ssd_slots = 32});
     world_save(world, 1, 2);
     struct tier *cpu = world->store->tiers[BLOCK_TIER_CPU];
-    const uint32_t block = block_table_find(world->store->table, world_key(2));
+    const uint32_t block = block_table_find_key(world->store->table, world_key(2));
     uint8_t *page =
         cpu->ops->payload(cpu, tier_index_at(world->store, block)->slot[BLOCK_TIER_CPU]);
     page[5]++;
