@@ -371,6 +371,78 @@ def test_what_is_on_the_ssd_outlives_the_agent(node):
     load_prompt(engine, ids, 1, 8)
 
 
+def save_again(engine, ids):
+    """(saved, known, refused) of a prompt of 8 blocks, which is closed again."""
+    request = engine.open(ids)
+    outcome = engine.save(request, list(range(8)))
+    engine.close_request(request)
+    return outcome
+
+
+def thrash(engine):
+    """Prompts of three times the room, in turns, until one is turned away: (all, their outcomes)"""
+    prompts = [ids for _, ids in fill(engine, 48)]
+    outcomes = []
+    while outcomes[-1:] != [(0, 0, 8)]:  # each has just gone when it comes again
+        outcomes.append(save_again(engine, prompts[len(outcomes)]))
+    return prompts, outcomes
+
+
+def test_what_thrashes_is_let_in_no_more_and_what_is_held_stays(node):
+    agent = node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+
+    prompts, outcomes = thrash(engine)
+
+    agent.log.wait("tiers_thrash")
+    assert set(outcomes[:-1]) == {(8, 0, 0)}
+    assert node.metric("tier_layouts_thrashing") == 1 and node.metric("tier_thrashings_total") == 1
+    assert node.metric("tier_blocks_turned_away_total") == 8
+    assert node.metric("tier_blocks_refaulted_total") > node.metric("tier_slots", tier="cpu") // 4
+    assert save_again(engine, prompts[-1]) == (0, 8, 0)
+    load_prompt(engine, prompts[-1], 1047, 8)
+
+
+def test_behind_what_was_turned_away_nothing_of_that_request_is_saved(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    prompts, _ = thrash(engine)
+    request = engine.open(prompts[-1][:4 * BLOCK_TOKENS] + prompt_ids(1, 60))
+
+    outcomes = [engine.save(request, [i], first_block=i) for i in range(64)]
+
+    assert outcomes == [(0, 1, 0)] * 4 + [(0, 0, 1)] * 60  # though one question in 16 lets in
+    assert node.metric("tier_blocks_turned_away_total") == 8 + 60
+
+
+def test_without_the_guard_all_is_let_in(node):
+    node.start_agent("--thrash-guard=false", cpu_bytes=MIB)
+    engine = node.engine()
+    prompts = [ids for _, ids in fill(engine, 48)]
+
+    assert [save_again(engine, ids) for ids in prompts * 2] == [(8, 0, 0)] * 96
+    assert node.metric("tier_pressure_percent") == 0
+
+
+def test_a_request_that_asks_again_after_it_was_saved_adds_to_the_pressure(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    prompts = [ids for _, ids in fill(engine, 48)]
+    for ids in prompts[:2]:
+        assert save_again(engine, ids) == (8, 0, 0)
+    request = engine.open(prompts[2])
+    before = node.metric("tier_pressure_percent")
+    for _ in range(2):
+        assert engine.lookup(request) == (0, MISS)
+    assert node.metric("tier_pressure_percent") == before > 0
+    engine.save(request, list(range(8)))
+    saved = node.metric("tier_pressure_percent")
+
+    engine.lookup(request)  # it was preempted
+
+    assert node.metric("tier_pressure_percent") > saved
+
+
 def test_an_engine_of_another_model_gets_nothing_of_this_one(node):
     node.start_agent("--layouts-max", 2)
     engine = node.engine()
