@@ -662,6 +662,8 @@ def test_one_layout_too_many_is_refused_while_the_first_is_in_use(node, engine):
     assert code == wire.REFUSED_LAYOUT and "--layouts-max" in why
     engine.close()
     node.wait_metric("engines", 0)
+    code, why = refused_hello(node, model="another")
+    assert code == wire.REFUSED_BUSY and "come again" in why
 
     def registers():
         try:
@@ -679,6 +681,59 @@ def test_what_does_not_belong_here_is_refused(node, engine):
         assert engine.scheduler.refusal()[0] == wire.REFUSED_BROKEN
         engine.scheduler.close()
         engine.register_scheduler()
+
+
+def open_body(request, prompt_tokens, ids):
+    return struct.pack("<QII", request, prompt_tokens, len(ids)) + 3 * wire.text("") + wire.numbers(ids)
+
+
+def lookup_body(request, local_tokens):
+    return struct.pack("<QII", request, local_tokens, 0)
+
+
+@pytest.mark.parametrize(("messages", "words"), [
+    ([(wire.OPEN, open_body(1, 8, [1])), (wire.OPEN, open_body(1, 8, [1]))], "opened twice"),
+    ([(wire.OPEN, open_body(1, 1, [1, 2]))], "more tokens than its prompt has"),
+    ([(wire.OPEN, open_body(1, 8, [1])), (wire.TOKENS, struct.pack("<QIII", 1, 2, 1, 7))], "gap"),
+    ([(wire.LOOKUP, lookup_body(1, 3))], "multiple of the block"),
+    ([(wire.OPEN, open_body(1, 8, [])), (wire.LOOKUP, lookup_body(1, 1 << 20))], "longer than the"),
+    ([(wire.SAVE, struct.pack("<QIIII", 1, 0, 0, 0, 0))], "does not belong here"),
+    ([(wire.PING, bytes(7))], "no message"),
+])
+def test_a_scheduler_that_contradicts_itself_reads_how(engine, messages, words):
+    for kind, body in messages:
+        engine.scheduler.send(kind, body)
+
+    code, why = engine.scheduler.refusal()
+
+    assert code == wire.REFUSED_BROKEN and words in why
+
+
+def test_who_says_something_else_before_hello_or_of_another_life_reads_what_to_do(node, engine):
+    link = Link(node.socket)
+    link.send_raw(wire.message(wire.PING, bytes(8)))
+    assert link.refusal() == (wire.REFUSED_BROKEN, "the first message is HELLO, and no other")
+    link.close()
+
+    engine.worker.send_raw(wire.message(wire.PING, bytes(8), engine.worker.boot ^ 1))
+    code, why = engine.worker.refusal()
+    assert code == wire.REFUSED_BROKEN and "register anew" in why
+
+    engine.scheduler.send(wire.PING, bytes(8), [0])
+    code, why = engine.scheduler.refusal()
+    assert code == wire.REFUSED_BROKEN and "HELLO alone" in why
+
+
+def test_a_worker_that_contradicts_its_scheduler_is_refused(node, engine):
+    link = Link(node.socket)
+    link.send(wire.HELLO, engine.hello(wire.WORKER, block_tokens=2 * BLOCK_TOKENS),
+              [engine.memory.fd])
+
+    code, why = link.refusal()
+
+    assert code == wire.REFUSED_LAYOUT and "do not say the same" in why
+    link.close()
+    save_prompt(engine, 1, 4)
 
 
 def test_a_block_that_the_engine_does_not_have_is_never_written(engine):
@@ -746,7 +801,8 @@ def test_connections_are_bounded(node):
     third = Link(node.socket)
     fourth = Link(node.socket)
 
-    assert fourth.refusal()[0] == wire.REFUSED_BUSY
+    code, why = fourth.refusal()
+    assert code == wire.REFUSED_BUSY and "--ipc-clients-max" in why
 
     third.close()
     fourth.close()
@@ -840,3 +896,26 @@ def test_tiers_without_a_way_to_them_are_refused(node, secret_file):
     assert "no such group" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
                                       "--ipc-group", "nobody knows it")
     assert "lru_leaf" in refusal("--eviction", "fifo")
+    assert "add --cpu-bytes" in refusal("--ssd-bytes", "1GiB", "--ssd-dir", "/ssd")
+    assert "add --ssd-bytes" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
+                                        "--ssd-dir", "/ssd")
+
+
+@pytest.mark.parametrize(("flags", "sizes", "option", "advice"), [
+    ([], {"cpu_bytes": "1024TiB"}, "cpu-bytes", "leave some to the engines"),
+    ([], {"ssd_bytes": MIB}, "ssd-bytes", "several times --cpu-bytes"),
+    (["--page-checksums=false"], {"ssd_bytes": 16 * MIB}, "page-checksums", "leave it on"),
+])
+def test_what_is_doubtful_of_tiers_is_said_at_the_start(node, flags, sizes, option, advice):
+    agent = node.start_agent(*flags, **sizes)
+
+    assert advice in agent.log.wait("option_doubtful", option=option)["advice"]
+
+
+def test_tiers_with_more_blocks_than_routers_can_be_told_of_are_doubtful(node):
+    agent = node.start_agent("--token-blocks-max", 1024, cpu_bytes=16 * MIB)
+    node.engine()
+
+    doubt = agent.log.wait("option_doubtful", option="token-blocks-max")
+
+    assert int(doubt["tier_blocks"]) > 1024 and doubt["advice"] == "raise it above that number"
