@@ -18,7 +18,7 @@ import pytest
 
 from peers import engine_client as wire
 from peers.engine_client import (
-    BLOCK_TOKENS, HIT, MISS, SLOWER, EngineClient, Link, Memory)
+    BLOCK_TOKENS, HIT, LATER, MISS, SLOWER, EngineClient, Link, Memory)
 from peers.kv_engine import KvEngine
 from peers.process import REPO, program, wait_until
 from peers.residency_map import ResidencyMap, token_names
@@ -352,6 +352,33 @@ def test_blocks_go_to_the_ssd_and_come_back(node):
 
     assert node.metric("tier_blocks_loaded_ssd_total") + node.metric(
         "tier_blocks_promoted_total") >= 8
+
+
+def test_what_another_brings_up_from_the_ssd_is_waited_for_and_found(node):
+    sizes = {"cpu_bytes": 192 * MIB, "ssd_bytes": 192 * MIB}
+    pages = {"block_count": 64, "layer_count": 1, "layer_bytes": 2 * MIB}
+    agent = node.start_agent(**sizes)
+    engine = node.engine(memory=Memory(**pages))
+    ids = save_prompt(engine, 1, 24)
+    load_prompt(engine, ids, 1, 24)  # used: worth a write
+    node.wait_metric("tier_held_blocks", 24, tier="ssd")
+    engine.close()
+    agent.kill()
+    node.start_agent(**sizes)  # whose CPU memory is empty
+    engine = node.engine(memory=Memory(**pages))
+    wait_until(lambda: engine.lookup(engine.open(ids)) == (24 * BLOCK_TOKENS, HIT), "found again")
+    first, second = engine.open(ids), engine.open(ids)
+    assert engine.lookup(first) == (24 * BLOCK_TOKENS, HIT)
+    job = engine.begin_load(first, list(range(32, 56)))
+    engine.worker.ping()  # it is under way: to read 48 MiB takes longer than this
+
+    assert engine.lookup(second) == (0, LATER)
+
+    assert engine.loaded(job) == 24
+    assert engine.lookup_soon(second) == (24 * BLOCK_TOKENS, HIT)
+    assert engine.load(second, list(range(32, 56))) == 24
+    assert node.metric("tier_blocks_loaded_ssd_total") == 24
+    assert node.metric("tier_blocks_loaded_cpu_total") == 24
 
 
 def test_what_is_on_the_ssd_outlives_the_agent(node):
