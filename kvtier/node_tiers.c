@@ -378,7 +378,6 @@ static void add_guard(struct node_tiers_stats *sum, const struct engine_layout *
         return;
     stats = thrash_guard_stats(layout->guard);
     sum->refaults += stats->refaults;
-    sum->turned_away += stats->turned_away;
     sum->closed += stats->closed;
     sum->closed_count += thrash_guard_is_closed(layout->guard);
     sum->pressure_percent = more_of(sum->pressure_percent,

@@ -47,11 +47,11 @@ struct node_tiers_stats {
     TIER_STORE_COUNTERS(NODE_TIERS_COUNTER)
 #undef NODE_TIERS_COUNTER
     uint32_t layout_count;
-    uint32_t ssd_writable_count;            /* layouts whose SSD takes writes */
-    uint32_t scanning_count;                /* layouts that are still being found on the SSD */
-    uint64_t refaults, turned_away, closed; /* as struct thrash_guard_stats */
-    uint32_t closed_count;                  /* layouts that let in next to nothing */
-    uint64_t pressure_percent;              /* the most of any layout */
+    uint32_t ssd_writable_count; /* layouts whose SSD takes writes */
+    uint32_t scanning_count;     /* layouts that are still being found on the SSD */
+    uint64_t refaults, closed;   /* as struct thrash_guard_stats */
+    uint32_t closed_count;       /* layouts that let in next to nothing */
+    uint64_t pressure_percent;   /* the most of any layout */
     uint64_t holds;
     uint64_t hold_oldest_ms;
     struct node_tier_stats {

@@ -226,23 +226,23 @@ static void log_change(const struct engine_layout *layout, bool was_closed)
         LOG(LOG_INFO, "tiers_calm");
 }
 
-bool engine_layout_admits(struct engine_layout *layout, const struct block_key *keys, size_t count)
+size_t engine_layout_admit(struct engine_layout *layout, const struct block_key *keys, size_t count)
 {
     uint64_t names[ASKED_COUNT_MAX];
     size_t held, asked = 0;
     bool was_closed, is_admitted;
 
     if (layout->guard == NULL)
-        return true;
+        return count;
     held = tier_store_match(layout->store, keys, count, NULL);
     for (size_t i = held; i < count && asked < ASKED_COUNT_MAX; i++)
         names[asked++] = keys[i].name.low;
     if (asked == 0)
-        return true;
+        return count;
     was_closed = thrash_guard_is_closed(layout->guard);
     is_admitted = thrash_guard_admits(layout->guard, names, asked, now_ms_of(layout));
     log_change(layout, was_closed);
-    return is_admitted;
+    return is_admitted ? count : held;
 }
 
 void engine_layout_hit(struct engine_layout *layout, size_t count)

@@ -74,10 +74,12 @@ MUST_CHECK int engine_layouts_acquire(struct engine_layouts *layouts,
 void engine_layout_return(struct engine_layout **layout);
 
 /*
- * Whether those of keys that are not held may be saved now: of one request, behind each other. When
- * blocks go before they are wanted again, next to nothing is let in, so that some of them stay.
+ * How many of keys may be saved now, from the first on: of one request, behind each other. All of
+ * them; or, when blocks go before they are wanted again, those that are held already: next to
+ * nothing new is let in then, so that some of them stay.
  */
-bool engine_layout_admits(struct engine_layout *layout, const struct block_key *keys, size_t count);
+size_t engine_layout_admit(struct engine_layout *layout, const struct block_key *keys,
+                           size_t count);
 
 /* That many blocks were loaded; an engine had to give up a request that was under way. */
 void engine_layout_hit(struct engine_layout *layout, size_t count);

@@ -32,7 +32,7 @@ struct engine_request {
     uint32_t key_count;
     uint32_t key_count_max;
     struct digest_128 last; /* name of the last full block, or of the chain's root */
-    char *id;               /* as the engine calls it, until the prompt is whole */
+    char *id;               /* as the engine calls it */
     size_t id_len;
     struct tier_hold *hold; /* of keys from hold_first on; NULL: none */
     uint32_t hold_first;

@@ -102,22 +102,21 @@ static void close_conn(struct engine_conn *conn)
     free(conn);
 }
 
-static void drop_requests(struct engine_session *session)
+void engine_session_close_request(struct engine_session *session, struct engine_request *request)
 {
-    struct engine_request *request;
-
-    while ((request = engine_requests_oldest(&session->requests)) != NULL) {
-        engine_request_let_go(request);
-        engine_requests_close(&session->requests, request);
-        session->sessions->stats.request_count--;
-    }
+    engine_request_let_go(request);
+    engine_requests_close(&session->requests, request);
+    session->sessions->stats.request_count--;
 }
 
 static void end_scheduler(struct engine_session *session)
 {
+    struct engine_request *request;
+
     session->scheduler = NULL;
     session->scheduler_count++;
-    drop_requests(session);
+    while ((request = engine_requests_oldest(&session->requests)) != NULL)
+        engine_session_close_request(session, request);
 }
 
 /* Copies that are under way have the memory still. */

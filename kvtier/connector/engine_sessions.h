@@ -61,7 +61,8 @@ enum { IPC_FOUND_WHY_COUNT = IPC_FOUND_NO_ROOM + 1, IPC_REFUSAL_COUNT = IPC_REFU
         row(found_blocks_total)      /* promised to engines */                                     \
         row(load_jobs_total)         /* LOADs */                                                   \
         row(load_jobs_refused_total) /* of these, that were not begun */                           \
-        row(save_jobs_total) row(save_jobs_refused_total) row(save_discarded_total)
+        row(save_jobs_total) row(save_jobs_refused_total) row(save_discarded_total)                \
+            row(turned_away_blocks_total) /* of saves, for the guard's sake */
 
 #define ENGINE_SESSIONS_COUNTER(field) uint64_t field;
 struct engine_sessions_stats {

@@ -203,11 +203,10 @@ static void register_scheduler(struct engine_conn *conn, struct engine_session *
 
 /* ---- HELLO ---- */
 
-static enum ipc_refusal fault_of(const struct engine_sessions *sessions,
+/* session: of that engine_id, or NULL. */
+static enum ipc_refusal fault_of(const struct engine_session *session,
                                  const struct ipc_hello *hello, int worker_index, const char **why)
 {
-    const struct engine_session *session = find_session(sessions, hello->engine_id);
-
     if (hello->rank_count != 1 || hello->rank != 0) {
         *why = "engines of several ranks (tensor or pipeline parallel) are not served yet";
         return IPC_REFUSED_RANKS;
@@ -235,14 +234,13 @@ void engine_serve_hello(struct engine_conn *conn, const struct ipc_hello *hello,
     struct engine_sessions *sessions = conn->sessions;
     const int worker_index = sessions->callbacks->find_worker(sessions->ctx, hello->worker);
     const char *why = NULL;
-    const enum ipc_refusal fault = fault_of(sessions, hello, worker_index, &why);
-    struct engine_session *session;
+    struct engine_session *session = find_session(sessions, hello->engine_id);
+    const enum ipc_refusal fault = fault_of(session, hello, worker_index, &why);
 
     if (fault != 0) {
         engine_conn_refuse(conn, fault, why);
         return;
     }
-    session = find_session(sessions, hello->engine_id);
     if (session == NULL)
         session = create_session(sessions, hello, (size_t)worker_index);
     if (session == NULL) {

@@ -82,6 +82,9 @@ void engine_conn_refuse(struct engine_conn *conn, enum ipc_refusal code, const c
 /* One job less; closes it where that was what it waited for, as engine_conn_end(). */
 void engine_conn_end_job(struct engine_conn *conn);
 
+/* It finished, or nobody speaks for it any more: with what was promised of it. */
+void engine_session_close_request(struct engine_session *session, struct engine_request *request);
+
 /* One reason less for it to stay: a conn that is closed, or who looked at it. */
 void engine_session_leave(struct engine_session *session);
 

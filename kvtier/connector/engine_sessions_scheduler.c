@@ -29,13 +29,6 @@ static const double load_start_ms = 5;
 
 /* ---- requests ---- */
 
-static void close_request(struct engine_session *session, struct engine_request *request)
-{
-    engine_request_let_go(request);
-    engine_requests_close(&session->requests, request);
-    session->sessions->stats.request_count--;
-}
-
 /* Once, when its last token has come. */
 static void tell_anchor(struct engine_session *session, const struct engine_request *request)
 {
@@ -84,7 +77,7 @@ void engine_serve_tokens(struct engine_conn *conn, const struct ipc_tokens *toke
     }
     if (status < 0) { /* without these the rest has no names */
         conn->sessions->stats.requests_refused_total++;
-        close_request(conn->session, request);
+        engine_session_close_request(conn->session, request);
         return;
     }
     request->found_until_ms = 0;
@@ -97,7 +90,7 @@ void engine_serve_close(struct engine_conn *conn, uint64_t number)
     struct engine_request *request = engine_requests_find(&conn->session->requests, number);
 
     if (request != NULL)
-        close_request(conn->session, request);
+        engine_session_close_request(conn->session, request);
 }
 
 void engine_serve_reset(struct engine_conn *conn, uint64_t number)

@@ -178,18 +178,39 @@ static void on_saved(void *ctx, struct tier_saved saved)
     end_job(job);
 }
 
-/* The blocks of one entry, behind saves[count]; those without a key are counted in *refused. */
+/* How many blocks of one entry, from its first on, have a key and may come in. What was turned away
+ * once leaves a gap: the rest of that request is of no use, and the guard is not asked again. */
+static uint32_t count_admitted(const struct engine_session *session, struct engine_request *request,
+                               const struct ipc_save_entry *entry)
+{
+    uint32_t count, admitted = 0;
+
+    if (entry->first_block >= request->key_count)
+        return 0;
+    count = request->key_count - entry->first_block;
+    if (count > entry->block_count)
+        count = entry->block_count;
+    if (!request->is_turned_away)
+        admitted = (uint32_t)engine_layout_admit(session->layout,
+                                                 request->keys + entry->first_block, count);
+    if (admitted < count)
+        request->is_turned_away = true;
+    session->sessions->stats.turned_away_blocks_total += count - admitted;
+    return admitted;
+}
+
+/* The blocks of one entry that may be saved, into saves; the others are counted in *refused. */
 static size_t gather(const struct engine_session *session, const struct ipc_save_entry *entry,
                      struct tier_save *saves, uint32_t *refused)
 {
-    const struct engine_request *request = engine_requests_find(&session->requests, entry->request);
+    struct engine_request *request = engine_requests_find(&session->requests, entry->request);
     const uint32_t *engine_blocks = session->sessions->numbers;
     uint32_t count = 0;
 
-    if (request != NULL && entry->first_block < request->key_count)
-        count = request->key_count - entry->first_block;
-    if (count > entry->block_count)
-        count = entry->block_count;
+    if (request != NULL) {
+        count = count_admitted(session, request, entry);
+        request->is_saving = true;
+    }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t index = entry->first_block + i;
 

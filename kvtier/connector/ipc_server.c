@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "backends/runtime/buf.h"
-#include "backends/runtime/list.h"
 #include "kvtier/connector/ipc_wire.h"
 
 /*

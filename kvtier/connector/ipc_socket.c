@@ -33,6 +33,14 @@ static int refuse(char why[IPC_SOCKET_WHY_BYTES], int error, const char *path, c
     return error;
 }
 
+/* What the system says, and what to do about it. */
+static int refuse_errno(char why[IPC_SOCKET_WHY_BYTES], int error, const char *path,
+                        const char *advice)
+{
+    snprintf(why, IPC_SOCKET_WHY_BYTES, "ipc-socket %s: %s: %s", path, strerror(-error), advice);
+    return error;
+}
+
 static struct sockaddr_un address_of(const struct ipc_socket *socket)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -82,10 +90,13 @@ static int check_directory(const struct ipc_socket *socket, gid_t group,
     *slash = '\0';
     status = make_directory(directory, group);
     if (status < 0)
-        return refuse(why, status, directory, strerror(-status));
+        return refuse_errno(why, status, directory,
+                            "it cannot be made: make it for the agent's user, mode 700, or choose "
+                            "another path (with --ipc-group that user must be in the group)");
     fd = open(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return refuse(why, -errno, directory, strerror(errno));
+        return refuse_errno(why, -errno, directory,
+                            "name a directory, and no link to one, that the agent's user may read");
     is_safe = is_safe_directory(fd, group);
     close(fd);
     return is_safe ? 0
@@ -103,7 +114,8 @@ static int take_lock(struct ipc_socket *socket, char why[IPC_SOCKET_WHY_BYTES])
     snprintf(path, sizeof path, "%s.lock", socket->path);
     socket->lock_fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (socket->lock_fd < 0)
-        return refuse(why, -errno, path, strerror(errno));
+        return refuse_errno(why, -errno, path,
+                            "the agent's user must be able to write this file and its directory");
     if (flock(socket->lock_fd, LOCK_EX | LOCK_NB) == 0)
         return 0;
     return refuse(why, -EADDRINUSE, socket->path,
@@ -128,14 +140,16 @@ static int remove_dead(const struct ipc_socket *socket, char why[IPC_SOCKET_WHY_
     struct stat stat;
 
     if (lstat(socket->path, &stat) < 0)
-        return errno == ENOENT ? 0 : refuse(why, -errno, socket->path, strerror(errno));
+        return errno == ENOENT ? 0 : refuse_errno(why, -errno, socket->path, "choose another path");
     if (!S_ISSOCK(stat.st_mode))
         return refuse(why, -EEXIST, socket->path,
                       "there is a file that is no socket: remove it, or choose another path");
     if (is_served(socket))
         return refuse(why, -EADDRINUSE, socket->path,
                       "somebody else serves it: choose another path");
-    return unlink(socket->path) < 0 ? refuse(why, -errno, socket->path, strerror(errno)) : 0;
+    return unlink(socket->path) < 0
+               ? refuse_errno(why, -errno, socket->path, "remove it, or choose another path")
+               : 0;
 }
 
 /* ---- life ---- */
@@ -178,7 +192,9 @@ int ipc_socket_open(struct ipc_socket *opened, const char *path, gid_t group,
         opened->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         status = opened->fd < 0 ? -errno : bind_privately(opened, group);
         if (status < 0)
-            (void)refuse(why, status, path, strerror(-status));
+            (void)refuse_errno(why, status, path,
+                               "the agent's user must own the directory, and with --ipc-group be "
+                               "in that group");
     }
     if (status < 0)
         ipc_socket_close(opened);

@@ -18,7 +18,7 @@ import pytest
 
 from peers import engine_client as wire
 from peers.engine_client import (
-    BLOCK_TOKENS, HIT, MISS, SLOWER, EngineClient, Link, Memory)
+    BLOCK_TOKENS, HIT, LATER, MISS, SLOWER, EngineClient, Link, Memory)
 from peers.kv_engine import KvEngine
 from peers.process import REPO, program, wait_until
 from peers.residency_map import ResidencyMap, token_names
@@ -354,6 +354,33 @@ def test_blocks_go_to_the_ssd_and_come_back(node):
         "tier_blocks_promoted_total") >= 8
 
 
+def test_what_another_brings_up_from_the_ssd_is_waited_for_and_found(node):
+    sizes = {"cpu_bytes": 192 * MIB, "ssd_bytes": 192 * MIB}
+    pages = {"block_count": 64, "layer_count": 1, "layer_bytes": 2 * MIB}
+    agent = node.start_agent(**sizes)
+    engine = node.engine(memory=Memory(**pages))
+    ids = save_prompt(engine, 1, 24)
+    load_prompt(engine, ids, 1, 24)  # used: worth a write
+    node.wait_metric("tier_held_blocks", 24, tier="ssd")
+    engine.close()
+    agent.kill()
+    node.start_agent(**sizes)  # whose CPU memory is empty
+    engine = node.engine(memory=Memory(**pages))
+    wait_until(lambda: engine.lookup(engine.open(ids)) == (24 * BLOCK_TOKENS, HIT), "found again")
+    first, second = engine.open(ids), engine.open(ids)
+    assert engine.lookup(first) == (24 * BLOCK_TOKENS, HIT)
+    job = engine.begin_load(first, list(range(32, 56)))
+    engine.worker.ping()  # it is under way: to read 48 MiB takes longer than this
+
+    assert engine.lookup(second) == (0, LATER)
+
+    assert engine.loaded(job) == 24
+    assert engine.lookup_soon(second) == (24 * BLOCK_TOKENS, HIT)
+    assert engine.load(second, list(range(32, 56))) == 24
+    assert node.metric("tier_blocks_loaded_ssd_total") == 24
+    assert node.metric("tier_blocks_loaded_cpu_total") == 24
+
+
 def test_what_is_on_the_ssd_outlives_the_agent(node):
     agent = node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
     engine = node.engine()
@@ -369,6 +396,78 @@ def test_what_is_on_the_ssd_outlives_the_agent(node):
     wait_until(lambda: engine.lookup(engine.open(ids))[1] == HIT, "they are found again")
 
     load_prompt(engine, ids, 1, 8)
+
+
+def save_again(engine, ids):
+    """(saved, known, refused) of a prompt of 8 blocks, which is closed again."""
+    request = engine.open(ids)
+    outcome = engine.save(request, list(range(8)))
+    engine.close_request(request)
+    return outcome
+
+
+def thrash(engine):
+    """Prompts of three times the room, in turns, until one is turned away: (all, their outcomes)"""
+    prompts = [ids for _, ids in fill(engine, 48)]
+    outcomes = []
+    while outcomes[-1:] != [(0, 0, 8)]:  # each has just gone when it comes again
+        outcomes.append(save_again(engine, prompts[len(outcomes)]))
+    return prompts, outcomes
+
+
+def test_what_thrashes_is_let_in_no_more_and_what_is_held_stays(node):
+    agent = node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+
+    prompts, outcomes = thrash(engine)
+
+    agent.log.wait("tiers_thrash")
+    assert set(outcomes[:-1]) == {(8, 0, 0)}
+    assert node.metric("tier_layouts_thrashing") == 1 and node.metric("tier_thrashings_total") == 1
+    assert node.metric("tier_blocks_turned_away_total") == 8
+    assert node.metric("tier_blocks_refaulted_total") > node.metric("tier_slots", tier="cpu") // 4
+    assert save_again(engine, prompts[-1]) == (0, 8, 0)
+    load_prompt(engine, prompts[-1], 1047, 8)
+
+
+def test_behind_what_was_turned_away_nothing_of_that_request_is_saved(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    prompts, _ = thrash(engine)
+    request = engine.open(prompts[-1][:4 * BLOCK_TOKENS] + prompt_ids(1, 60))
+
+    outcomes = [engine.save(request, [i], first_block=i) for i in range(64)]
+
+    assert outcomes == [(0, 1, 0)] * 4 + [(0, 0, 1)] * 60  # though one question in 16 lets in
+    assert node.metric("tier_blocks_turned_away_total") == 8 + 60
+
+
+def test_without_the_guard_all_is_let_in(node):
+    node.start_agent("--thrash-guard=false", cpu_bytes=MIB)
+    engine = node.engine()
+    prompts = [ids for _, ids in fill(engine, 48)]
+
+    assert [save_again(engine, ids) for ids in prompts * 2] == [(8, 0, 0)] * 96
+    assert node.metric("tier_pressure_percent") == 0
+
+
+def test_a_request_that_asks_again_after_it_was_saved_adds_to_the_pressure(node):
+    node.start_agent(cpu_bytes=MIB)
+    engine = node.engine()
+    prompts = [ids for _, ids in fill(engine, 48)]
+    for ids in prompts[:2]:
+        assert save_again(engine, ids) == (8, 0, 0)
+    request = engine.open(prompts[2])
+    before = node.metric("tier_pressure_percent")
+    for _ in range(2):
+        assert engine.lookup(request) == (0, MISS)
+    assert node.metric("tier_pressure_percent") == before > 0
+    engine.save(request, list(range(8)))
+    saved = node.metric("tier_pressure_percent")
+
+    engine.lookup(request)  # it was preempted
+
+    assert node.metric("tier_pressure_percent") > saved
 
 
 def test_an_engine_of_another_model_gets_nothing_of_this_one(node):
@@ -590,6 +689,8 @@ def test_one_layout_too_many_is_refused_while_the_first_is_in_use(node, engine):
     assert code == wire.REFUSED_LAYOUT and "--layouts-max" in why
     engine.close()
     node.wait_metric("engines", 0)
+    code, why = refused_hello(node, model="another")
+    assert code == wire.REFUSED_BUSY and "come again" in why
 
     def registers():
         try:
@@ -607,6 +708,59 @@ def test_what_does_not_belong_here_is_refused(node, engine):
         assert engine.scheduler.refusal()[0] == wire.REFUSED_BROKEN
         engine.scheduler.close()
         engine.register_scheduler()
+
+
+def open_body(request, prompt_tokens, ids):
+    return struct.pack("<QII", request, prompt_tokens, len(ids)) + 3 * wire.text("") + wire.numbers(ids)
+
+
+def lookup_body(request, local_tokens):
+    return struct.pack("<QII", request, local_tokens, 0)
+
+
+@pytest.mark.parametrize(("messages", "words"), [
+    ([(wire.OPEN, open_body(1, 8, [1])), (wire.OPEN, open_body(1, 8, [1]))], "opened twice"),
+    ([(wire.OPEN, open_body(1, 1, [1, 2]))], "more tokens than its prompt has"),
+    ([(wire.OPEN, open_body(1, 8, [1])), (wire.TOKENS, struct.pack("<QIII", 1, 2, 1, 7))], "gap"),
+    ([(wire.LOOKUP, lookup_body(1, 3))], "multiple of the block"),
+    ([(wire.OPEN, open_body(1, 8, [])), (wire.LOOKUP, lookup_body(1, 1 << 20))], "longer than the"),
+    ([(wire.SAVE, struct.pack("<QIIII", 1, 0, 0, 0, 0))], "does not belong here"),
+    ([(wire.PING, bytes(7))], "no message"),
+])
+def test_a_scheduler_that_contradicts_itself_reads_how(engine, messages, words):
+    for kind, body in messages:
+        engine.scheduler.send(kind, body)
+
+    code, why = engine.scheduler.refusal()
+
+    assert code == wire.REFUSED_BROKEN and words in why
+
+
+def test_who_says_something_else_before_hello_or_of_another_life_reads_what_to_do(node, engine):
+    link = Link(node.socket)
+    link.send_raw(wire.message(wire.PING, bytes(8)))
+    assert link.refusal() == (wire.REFUSED_BROKEN, "the first message is HELLO, and no other")
+    link.close()
+
+    engine.worker.send_raw(wire.message(wire.PING, bytes(8), engine.worker.boot ^ 1))
+    code, why = engine.worker.refusal()
+    assert code == wire.REFUSED_BROKEN and "register anew" in why
+
+    engine.scheduler.send(wire.PING, bytes(8), [0])
+    code, why = engine.scheduler.refusal()
+    assert code == wire.REFUSED_BROKEN and "HELLO alone" in why
+
+
+def test_a_worker_that_contradicts_its_scheduler_is_refused(node, engine):
+    link = Link(node.socket)
+    link.send(wire.HELLO, engine.hello(wire.WORKER, block_tokens=2 * BLOCK_TOKENS),
+              [engine.memory.fd])
+
+    code, why = link.refusal()
+
+    assert code == wire.REFUSED_LAYOUT and "do not say the same" in why
+    link.close()
+    save_prompt(engine, 1, 4)
 
 
 def test_a_block_that_the_engine_does_not_have_is_never_written(engine):
@@ -674,7 +828,8 @@ def test_connections_are_bounded(node):
     third = Link(node.socket)
     fourth = Link(node.socket)
 
-    assert fourth.refusal()[0] == wire.REFUSED_BUSY
+    code, why = fourth.refusal()
+    assert code == wire.REFUSED_BUSY and "--ipc-clients-max" in why
 
     third.close()
     fourth.close()
@@ -768,3 +923,26 @@ def test_tiers_without_a_way_to_them_are_refused(node, secret_file):
     assert "no such group" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
                                       "--ipc-group", "nobody knows it")
     assert "lru_leaf" in refusal("--eviction", "fifo")
+    assert "add --cpu-bytes" in refusal("--ssd-bytes", "1GiB", "--ssd-dir", "/ssd")
+    assert "add --ssd-bytes" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
+                                        "--ssd-dir", "/ssd")
+
+
+@pytest.mark.parametrize(("flags", "sizes", "option", "advice"), [
+    ([], {"cpu_bytes": "1024TiB"}, "cpu-bytes", "leave some to the engines"),
+    ([], {"ssd_bytes": MIB}, "ssd-bytes", "several times --cpu-bytes"),
+    (["--page-checksums=false"], {"ssd_bytes": 16 * MIB}, "page-checksums", "leave it on"),
+])
+def test_what_is_doubtful_of_tiers_is_said_at_the_start(node, flags, sizes, option, advice):
+    agent = node.start_agent(*flags, **sizes)
+
+    assert advice in agent.log.wait("option_doubtful", option=option)["advice"]
+
+
+def test_tiers_with_more_blocks_than_routers_can_be_told_of_are_doubtful(node):
+    agent = node.start_agent("--token-blocks-max", 1024, cpu_bytes=16 * MIB)
+    node.engine()
+
+    doubt = agent.log.wait("option_doubtful", option="token-blocks-max")
+
+    assert int(doubt["tier_blocks"]) > 1024 and doubt["advice"] == "raise it above that number"

@@ -559,6 +559,29 @@ Test(ipc_server, a_directory_that_others_may_write_is_refused)
     remove_directory(&world);
 }
 
+Test(ipc_server, a_directory_that_cannot_be_made_or_is_a_link_is_refused_with_what_to_do)
+{
+    char why[IPC_SOCKET_WHY_BYTES], link[128], path[sizeof((struct world *)0)->path];
+    struct world world;
+    world_init(&world);
+    ipc_server_close(&world.server, on_closed, &world);
+    cr_assert(loop_run_until_flag(&world.is_closed, WAIT_MS));
+    memcpy(path, world.path, sizeof path);
+    snprintf(link, sizeof link, "%s/link", world.dir);
+    cr_assert(zero(int, symlink("/tmp", link)));
+
+    snprintf(world.path, sizeof world.path, "%s/missing/run/agent.sock", world.dir);
+    cr_expect(eq(int, open_server(&world, why), -ENOENT));
+    cr_expect(ne(ptr, strstr(why, "make it for the agent's user"), NULL), "%s", why);
+    snprintf(world.path, sizeof world.path, "%s/link/agent.sock", world.dir);
+    cr_expect(lt(int, open_server(&world, why), 0));
+    cr_expect(ne(ptr, strstr(why, "no link to one"), NULL), "%s", why);
+
+    unlink(link);
+    memcpy(world.path, path, sizeof path);
+    remove_directory(&world);
+}
+
 Test(ipc_server, a_missing_directory_is_made_for_its_user_alone)
 {
     char why[IPC_SOCKET_WHY_BYTES], dir[64];
