@@ -365,12 +365,12 @@ static void hint_prefetch(struct exchange *exchange)
 
     if (record->ssd_tokens <= 0 || relay->join == NULL || !relay->config.prefetch_hints)
         return;
-    prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
-                                                      .blocks = exchange->blocks,
-                                                      .block_count = exchange->claimed_count,
-                                                      .within_ms = record->predicted_ttft_ms,
-                                                      .told_id = exchange->hinted_id});
-    exchange->hinted_id = exchange->worker->id;
+    if (prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
+                                                          .blocks = exchange->blocks,
+                                                          .block_count = exchange->claimed_count,
+                                                          .within_ms = record->predicted_ttft_ms,
+                                                          .told_id = exchange->hinted_id}))
+        exchange->hinted_id = exchange->worker->id;
 }
 
 static void count_attempt(struct exchange *exchange)
