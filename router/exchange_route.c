@@ -308,7 +308,6 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     exchange->given_ms = terms->prefill_ms;
     exchange->matched_tokens = view->matched_tokens;
     exchange->matched_count = known->matched_count;
-    exchange->claimed_tokens = known->step.claimed_tokens;
     exchange->promised_tokens = known->facts.is_believed ? known->step.near_tokens : 0;
     exchange->claimed_count = known->claimed_count;
     exchange->doubt = known->doubt;
