@@ -115,10 +115,9 @@ struct exchange {
     struct worker_conn *conn;
     double matched_tokens;
     uint32_t matched_count;
-    double claimed_tokens;  /* of them: its agent, which was believed, says that they are cached */
-    uint64_t hinted_id;     /* worker whose agent was sent a hint; 0: none was */
-    double promised_tokens; /* of them those at hand: what has to be brought near may be left where
-                             * it is, so nobody is blamed for it */
+    double promised_tokens; /* of them: its agent, which was believed, says that they are cached and
+                             * at hand. What has to be brought near may be left where it is, so
+                             * nobody is blamed for it */
     uint32_t claimed_count; /* blocks that its agent claims, believed or not */
     enum residency_doubt doubt; /* why its agent was not believed */
     uint32_t making;            /* what is new in the prompt, as the guess numbers it; 0: nothing */
@@ -141,7 +140,8 @@ struct exchange {
     /* All attempts. */
     uint64_t tried[EXCHANGE_TRIED_COUNT_MAX]; /* ids of workers not to ask again */
     uint32_t tried_count;
-    bool has_paused; /* a worker, which asked for it */
+    uint64_t hinted_id; /* worker whose agent was sent a hint last; 0: none was */
+    bool has_paused;    /* a worker, which asked for it */
     struct retry_history history;
     enum attempt_failure last_failure;
     uint32_t retry_after_s; /* of a 503 of ours */

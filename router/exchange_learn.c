@@ -45,7 +45,7 @@ static double cached_tokens_max(const struct exchange *exchange, uint64_t prompt
 static void finish_prediction(struct exchange *exchange, const struct answer_usage *usage)
 {
     struct request_record *record = &exchange->client->record;
-    double claimed = exchange->claimed_tokens;
+    double claimed = record->claimed_tokens;
     double guessed = record->predicted_cached_tokens - claimed;
     double estimated_rest = exchange->prompt_tokens - claimed;
     double rest = (double)usage->prompt_tokens - claimed;
@@ -54,11 +54,10 @@ static void finish_prediction(struct exchange *exchange, const struct answer_usa
     if (estimated_rest > 0)
         guessed *= rest > 0 ? rest / estimated_rest : 0;
     record->predicted_cached_tokens = claimed + guessed < max ? claimed + guessed : max;
-    if (exchange->claimed_tokens > max)
-        exchange->claimed_tokens = max;
+    if (record->claimed_tokens > max)
+        record->claimed_tokens = max;
     if (exchange->promised_tokens > max)
         exchange->promised_tokens = max;
-    record->claimed_tokens = exchange->claimed_tokens;
 }
 
 /* A worker whose agent is not believed any more is what answers say it is. */

@@ -389,10 +389,14 @@ static void begin_relay(struct exchange *exchange)
 {
     exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
     exchange->history.has_answered = true;
-    /* It took plain what it had refused with our splice: it is not asked for usage again. */
-    if (exchange->was_usage_refused && exchange->is_ok)
-        *(exchange->were_ids_refused ? &exchange->worker->traits.refuses_ids
-                                     : &exchange->worker->traits.refuses_usage) = true;
+    /* It took plain what it had refused with our splices: it is not asked for that again. Of both
+     * at once, ids are what fewer engines know; if it was the usage, the next answer shows. */
+    if (exchange->was_usage_refused && exchange->is_ok) {
+        if (exchange->were_ids_refused)
+            exchange->worker->traits.refuses_ids = true;
+        else
+            exchange->worker->traits.refuses_usage = true;
+    }
 }
 
 /* The request's memory is not needed for an open stream. */

@@ -308,7 +308,6 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     exchange->given_ms = terms->prefill_ms;
     exchange->matched_tokens = view->matched_tokens;
     exchange->matched_count = known->matched_count;
-    exchange->claimed_tokens = known->step.claimed_tokens;
     exchange->promised_tokens = known->facts.is_believed ? known->step.near_tokens : 0;
     exchange->claimed_count = known->claimed_count;
     exchange->doubt = known->doubt;
@@ -365,12 +364,12 @@ static void hint_prefetch(struct exchange *exchange)
 
     if (record->ssd_tokens <= 0 || relay->join == NULL || !relay->config.prefetch_hints)
         return;
-    prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
-                                                      .blocks = exchange->blocks,
-                                                      .block_count = exchange->claimed_count,
-                                                      .within_ms = record->predicted_ttft_ms,
-                                                      .told_id = exchange->hinted_id});
-    exchange->hinted_id = exchange->worker->id;
+    if (prefetch_hint_send(relay, &(struct prefetch_wish){.worker = exchange->worker,
+                                                          .blocks = exchange->blocks,
+                                                          .block_count = exchange->claimed_count,
+                                                          .within_ms = record->predicted_ttft_ms,
+                                                          .told_id = exchange->hinted_id}))
+        exchange->hinted_id = exchange->worker->id;
 }
 
 static void count_attempt(struct exchange *exchange)

@@ -69,7 +69,10 @@ static enum prefetch_hint_outcome tell(struct relay *relay, const struct prefetc
     return PREFETCH_HINT_SENT;
 }
 
-void prefetch_hint_send(struct relay *relay, const struct prefetch_wish *wish)
+bool prefetch_hint_send(struct relay *relay, const struct prefetch_wish *wish)
 {
-    relay->stats.prefetch_hints_total[tell(relay, wish)]++;
+    const enum prefetch_hint_outcome outcome = tell(relay, wish);
+
+    relay->stats.prefetch_hints_total[outcome]++;
+    return outcome == PREFETCH_HINT_SENT;
 }

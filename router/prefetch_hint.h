@@ -9,6 +9,7 @@
 #ifndef ROUTER_PREFETCH_HINT_H
 #define ROUTER_PREFETCH_HINT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,7 +43,7 @@ struct prefetch_wish {
 };
 
 /* Sends what is cold there, if anything is; the relay has a map. Whatever comes of it is counted
- * (prefetch_hints_total). */
-void prefetch_hint_send(struct relay *relay, const struct prefetch_wish *wish);
+ * (prefetch_hints_total). True: a hint is on its way. */
+bool prefetch_hint_send(struct relay *relay, const struct prefetch_wish *wish);
 
 #endif

@@ -109,10 +109,10 @@ static double rate(const struct worker_view *view)
                                            : PREFILL_TOKENS_PER_MS_DEFAULT;
 }
 
-static double held_tokens(const struct worker_view *view, const struct route_query *query)
+/* Of so many tokens from the prompt's first on, those that it has. */
+static double held_tokens(double tokens, const struct route_query *query)
 {
-    return view->matched_tokens < query->prompt_tokens ? view->matched_tokens
-                                                       : query->prompt_tokens;
+    return tokens < query->prompt_tokens ? tokens : query->prompt_tokens;
 }
 
 /* How a worker best comes by what it does not have at hand. */
@@ -129,12 +129,12 @@ static double queue_ms(const struct worker_view *view, struct policy_foreign_loa
     return (tokens + foreign.waiting * FOREIGN_PROMPT_TOKENS) / rate(view);
 }
 
-/* With held tokens of the prompt. */
+/* With the prompt's first tokens there. */
 static double prefill_ms(const struct worker_view *view, const struct route_query *query,
-                         double held)
+                         double tokens)
 {
     const double n = query->prompt_tokens;
-    const double c = held < n ? held : n;
+    const double c = held_tokens(tokens, query);
 
     return (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate(view);
 }
@@ -145,9 +145,9 @@ static double tier_ms(const struct worker_tier *tier)
 }
 
 static struct plan plan_with(const struct worker_view *view, const struct route_query *query,
-                             double held, double move_ms)
+                             double tokens, double move_ms)
 {
-    return (struct plan){held, move_ms, prefill_ms(view, query, held)};
+    return (struct plan){held_tokens(tokens, query), move_ms, prefill_ms(view, query, tokens)};
 }
 
 static struct plan quicker(struct plan more_held, struct plan less_held)
@@ -172,7 +172,7 @@ static struct plan plan_of(const struct worker_view *view, const struct route_qu
 static double decode_ms(const struct worker_view *view, const struct route_query *query,
                         struct policy_foreign_load foreign, double held)
 {
-    const double steps = ceil(at_least(query->prompt_tokens - held, 0) / CHUNK_TOKENS);
+    const double steps = ceil((query->prompt_tokens - held) / CHUNK_TOKENS);
     const double asked = query->answer_tokens > 0 ? query->answer_tokens : ANSWER_TOKENS_DEFAULT;
     const double answer = asked < ANSWER_TOKENS_MAX ? asked : ANSWER_TOKENS_MAX;
     const double now = view->decoding + foreign.running;
@@ -226,7 +226,7 @@ static double affinity_ms(const struct worker_view *view, const struct route_que
 static double copy_ms(const struct worker_view *view, const struct route_query *query,
                       double pending_tokens)
 {
-    double again = pending_tokens - held_tokens(view, query);
+    double again = pending_tokens - held_tokens(view->matched_tokens, query);
 
     return COPY_SHARE * at_least(again, 0) / rate(view);
 }
@@ -238,7 +238,7 @@ static double most_pending(const struct worker_view *views, size_t count,
 
     for (size_t i = 0; i < count; i++) {
         if (views[i].pending_tokens > 0)
-            most = at_least(held_tokens(&views[i], query), most);
+            most = at_least(held_tokens(views[i].matched_tokens, query), most);
     }
     return most;
 }

@@ -5,6 +5,8 @@ of its own and begins with nothing in flight, no pooled connection and nothing l
 is held at its end to what every test may ask of it: see Router.stop().
 """
 
+import itertools
+
 import pytest
 
 from peers.agent import Agent
@@ -14,6 +16,7 @@ from peers.process import BIN
 from peers.redis_server import RedisServer
 from peers.router import Router
 from peers.sim import Sim
+from peers.tiered_node import TieredNode, TieredSim
 from peers.worker import Fleet, ScriptedWorker
 
 
@@ -57,6 +60,11 @@ def start_fleet():
 @pytest.fixture
 def start_sim():
     yield from start_all(Sim)
+
+
+@pytest.fixture
+def start_tiered_sim():
+    yield from start_all(TieredSim)
 
 
 @pytest.fixture
@@ -108,6 +116,14 @@ def start_agent(secret_file):
 def start_cluster(tmp_path):
     """start_cluster(...): as Cluster takes it."""
     yield from start_all(lambda **options: Cluster(tmp_path, **options))
+
+
+@pytest.fixture
+def start_node(tmp_path, redis, secret_file):
+    """start_node(...): as TieredNode takes it."""
+    numbers = itertools.count()
+    yield from start_all(lambda **options: TieredNode(tmp_path / f"node-{next(numbers)}", redis,
+                                                      secret_file, **options))
 
 
 @pytest.fixture

@@ -291,6 +291,60 @@ def test_nothing_is_asked_for_where_nothing_is_on_ssd_only(world):
     assert hints(world) == {}
 
 
+def refusing_usage(request):
+    """As an engine that takes a stream only without our stream_options: each is tried twice."""
+    if b"stream_options" in request.body():
+        request.answer(b'{"error":{"message":"unknown field stream_options"}}', 400)
+    else:
+        request.stream(CHAT.stream())
+
+
+def ask_twice(world, text):
+    """One request that the same worker is sent twice; its log line."""
+    world.fleet.handle_with(refusing_usage)
+    answer = world.router.post(CHAT, CHAT.request(text, stream=True))
+    assert answer.read_all() == b"".join(CHAT.stream())
+    line = world.router.request_line(answer)
+    assert line["attempts"] == 2
+    return line
+
+
+def test_a_request_that_goes_to_the_same_worker_again_asks_once(world):
+    agent = world.agent(world.fleet[1])
+    agent.hold(CHAT.request(PREFIX, stream=True), tiers=SSD)
+    world.wait(world.fleet[1], believed=True)
+
+    assert ask_twice(world, PREFIX)["worker"] == world.fleet[1].url
+
+    wait_until(lambda: hints_to(agent), "the agent is told")
+    assert hints(world) == {"sent": 1, "repeated": 1}
+    assert len(hints_to(agent)) == 1
+
+
+def test_a_hint_that_could_not_leave_was_not_sent(world):
+    agent = world.agent(world.fleet[1])
+    agent.hold(CHAT.request(PREFIX, stream=True), tiers=SSD)
+    world.wait(world.fleet[1], believed=True)
+    world.redis.kill()
+    world.router.log.wait("map_away")
+
+    assert ask_twice(world, PREFIX)["matched_ssd_tokens"] > 0, "believed for a while"
+
+    assert hints(world) == {"dropped": 2}
+
+
+def test_an_agent_that_fell_silent_is_asked_for_nothing(world):
+    agent = world.agent(world.fleet[1])
+    agent.hold(prompt(1), tiers=SSD)
+    world.wait(world.fleet[1], believed=True)
+    agent.fall_silent()
+    world.wait(world.fleet[1], doubt="no_lease")
+
+    assert world.ask(prompt(1))["matched_ssd_tokens"] > 0, "the best guess there is"
+
+    assert hints(world) == {"no_agent": 1} and hints_to(agent) == []
+
+
 def test_hints_can_be_switched_off(start_world):
     world = start_world(2, "--prefetch-hints=false")
     agent = world.agent(world.fleet[1])

@@ -19,7 +19,7 @@ import pytest
 from peers.openai_api import MODEL
 from peers.process import wait_until
 from peers.residency_map import ResidencyMap
-from peers.tiered_node import BLOCK_TOKENS, TieredNode, prompt
+from peers.tiered_node import BLOCK_TOKENS, prompt
 
 KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, once an agent that is back may speak
@@ -30,24 +30,6 @@ POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote
           "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
           "load-midway", "load-done"]
 ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
-
-
-@pytest.fixture
-def start_node(tmp_path, redis, secret_file):
-    nodes = []
-
-    def create(**options):
-        nodes.append(TieredNode(tmp_path / f"node-{len(nodes)}", redis, secret_file, **options))
-        return nodes[-1]
-
-    yield create
-    failures = []
-    for node in reversed(nodes):
-        try:
-            node.stop()
-        except AssertionError as failure:
-            failures.append(str(failure))
-    assert not failures, "\n".join(failures)
 
 
 def held(node, tier):

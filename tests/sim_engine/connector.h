@@ -49,27 +49,24 @@ struct connector_ops {
     uint64_t (*take_wait_us)(void *ctx);
 };
 
-/* row(field, type, help) */
-#define CONNECTOR_STATS(row)                                                                       \
-    row(registrations_total, "counter", "times that an agent took this engine") row(               \
-        registered, "gauge", "1: an agent serves it now") row(lookups_total, "counter",            \
-                                                              "questions for blocks")              \
-        row(lookups_late_total, "counter", "of them, without an answer in time") row(              \
-            lookups_put_off_total, "counter",                                                      \
-            "of them, answered with: later") row(loads_total, "counter", "loads begun")            \
-            row(loading, "gauge", "loads under way, those of requests that left included")         \
-                row(loaded_blocks_total, "counter",                                                \
-                    "blocks that came") row(missed_blocks_total, "counter",                        \
-                                            "blocks that were to be loaded and did not come")      \
-                    row(saves_total, "counter", "steps whose blocks were offered") row(            \
-                        saves_late_total, "counter", "of them, without an answer in time")         \
-                        row(saved_blocks_total, "counter", "blocks that the agent took")           \
-                            row(known_blocks_total, "counter", "blocks that it had") row(          \
-                                refused_blocks_total, "counter", "blocks that it would not have")  \
-                                row(read_pages_total, "counter",                                   \
-                                    "pages compared with what they must be")                       \
-                                    row(wrong_pages_total, "counter",                              \
-                                        "of them, those that were something else: must stay 0")
+/* ROW(field, type, help) */
+#define CONNECTOR_STATS(ROW)                                                                       \
+    ROW(registrations_total, "counter", "times that an agent took this engine")                    \
+    ROW(registered, "gauge", "1: an agent serves it now")                                          \
+    ROW(lookups_total, "counter", "questions for blocks")                                          \
+    ROW(lookups_late_total, "counter", "of them, without an answer in time")                       \
+    ROW(lookups_put_off_total, "counter", "of them, answered with: later")                         \
+    ROW(loads_total, "counter", "loads begun")                                                     \
+    ROW(loading, "gauge", "loads under way, those of requests that left included")                 \
+    ROW(loaded_blocks_total, "counter", "blocks that came")                                        \
+    ROW(missed_blocks_total, "counter", "blocks that were to be loaded and did not come")          \
+    ROW(saves_total, "counter", "steps whose blocks were offered")                                 \
+    ROW(saves_late_total, "counter", "of them, without an answer in time")                         \
+    ROW(saved_blocks_total, "counter", "blocks that the agent took")                               \
+    ROW(known_blocks_total, "counter", "blocks that it had")                                       \
+    ROW(refused_blocks_total, "counter", "blocks that it would not have")                          \
+    ROW(read_pages_total, "counter", "pages compared with what they must be")                      \
+    ROW(wrong_pages_total, "counter", "of them, those that were something else: must stay 0")
 
 struct connector_stats {
 #define CONNECTOR_STAT_FIELD(field, type, help) uint64_t field;

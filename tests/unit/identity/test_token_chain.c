@@ -338,6 +338,41 @@ Test(token_chain, what_lies_beneath_an_unknown_parent_is_counted_and_not_held)
     token_chain_release(&chain);
 }
 
+Test(token_chain, what_lies_beneath_under_the_name_of_another_block_is_counted_and_not_held)
+{
+    struct token_chain chain = make_chain(64, NULL);
+    struct prompt prompt;
+
+    make_prompt(&prompt, 100, 1);
+    token_chain_store(&chain, &prompt.store);
+    const uint64_t first = name_of(&prompt.store, 1);
+    const uint64_t high = token_chain_find(&chain, first)->digest.high;
+
+    cr_assert_not(token_chain_place(
+        &chain, &(struct token_place){{first, high + 1}, {0}, BLOCK_TOKENS, CPU}));
+
+    cr_assert(eq(u8, tiers_of(&chain, first), HBM));
+    cr_assert(eq(u64, chain.stats.collisions, 1));
+    token_chain_release(&chain);
+}
+
+Test(token_chain, what_lies_beneath_and_has_no_place_is_counted_and_not_held)
+{
+    struct token_chain chain = make_chain(BLOCK_COUNT + 2, NULL); /* both roots */
+    const struct token_place more = {{5, 6}, {0}, BLOCK_TOKENS, CPU};
+    struct prompt prompt;
+
+    make_prompt(&prompt, 100, 1);
+    token_chain_store(&chain, &prompt.store); /* held: they make room for nobody */
+
+    cr_assert_not(token_chain_place(&chain, &more));
+
+    cr_assert(eq(u64, chain.stats.refused, 1));
+    cr_assert(eq(u8, tiers_of(&chain, 5), 0));
+    cr_assert(eq(u8, tiers_of(&chain, name_of(&prompt.store, BLOCK_COUNT)), HBM));
+    token_chain_release(&chain);
+}
+
 Test(token_chain, a_dropped_parent_is_still_known_when_its_child_is_stored_again)
 {
     struct token_chain chain = make_chain(64, NULL);

@@ -12,8 +12,9 @@
 
 #include "tests/sim_engine/random.h"
 #include "tests/support/leak_check.h"
+#include "tests/unit/sim_engine/scheduler_world.h"
 
-enum { SEQUENCE_COUNT_MAX = 64, BLOCK = 16, LOAD_COUNT_MAX = 64 };
+enum { LOAD_COUNT_MAX = 64 };
 
 struct load {
     struct sequence *sequence; /* NULL: it left */
@@ -23,13 +24,7 @@ struct load {
 };
 
 struct world {
-    struct prefix_cache *cache;
-    struct scheduler *scheduler;
-    struct sequence sequences[SEQUENCE_COUNT_MAX];
-    size_t sequence_count;
-    uint64_t now_us;
-    uint64_t first_us[SEQUENCE_COUNT_MAX];
-    size_t token_count[SEQUENCE_COUNT_MAX];
+    struct scheduler_world engine;
     /* what the connector says */
     size_t held_tokens; /* of every prompt */
     uint32_t later_ms;  /* once */
@@ -42,16 +37,6 @@ struct world {
     uint64_t waited_us;
     char written[1024]; /* "first+count " of each writing */
 };
-
-static void on_token(void *ctx, struct sequence *sequence, bool is_last)
-{
-    struct world *world = ctx;
-    size_t i = (size_t)(sequence - world->sequences);
-
-    (void)is_last;
-    if (world->token_count[i]++ == 0)
-        world->first_us[i] = world->now_us;
-}
 
 static void open_sequence(void *ctx, struct sequence *sequence)
 {
@@ -159,43 +144,22 @@ static const struct connector_ops ops = {
     .take_wait_us = take_wait_us,
 };
 
-/* 1,000 prompt tokens a second, 10 ms + 1 ms a request. */
 static void world_init(struct world *world, uint32_t block_count)
 {
-    struct scheduler_config config = {
-        .time = {.prefill_tokens_per_s = 1000,
-                 .decode_ms = 10,
-                 .decode_ms_per_request = 1,
-                 .speedup = 1},
-        .running_count_max = 8,
-    };
-
     *world = (struct world){0};
-    world->cache = prefix_cache_create(block_count, BLOCK);
-    world->scheduler = scheduler_create(config, world->cache, on_token, world);
-    scheduler_connect(world->scheduler, &ops, world);
+    scheduler_world_init(&world->engine, block_count, 8);
+    scheduler_connect(world->engine.scheduler, &ops, world);
 }
 
 static struct sequence *world_add(struct world *world, size_t prompt_count, size_t answer_count,
                                   uint32_t first_token)
 {
-    struct sequence *sequence = &world->sequences[world->sequence_count++];
-
-    sequence_init(sequence, 0);
-    for (size_t i = 0; i < prompt_count + answer_count; i++)
-        token_list_append(&sequence->tokens, first_token + (uint32_t)i);
-    sequence->prompt_count = prompt_count;
-    sequence->answer_count = answer_count;
-    scheduler_add(world->scheduler, sequence);
-    return sequence;
+    return scheduler_world_add(&world->engine, prompt_count, answer_count, first_token);
 }
 
 static void world_run(struct world *world)
 {
-    uint64_t next_us;
-
-    while ((next_us = scheduler_step(world->scheduler, world->now_us)) != 0)
-        world->now_us = next_us;
+    scheduler_world_run(&world->engine);
 }
 
 /* Ends the load, with that many blocks of it there. */
@@ -206,28 +170,22 @@ static void world_end_load(struct world *world, size_t index, size_t count)
     cr_assert(not(ended->is_over));
     ended->is_over = true;
     if (ended->sequence != NULL) {
-        scheduler_loaded(world->scheduler, ended->sequence, count);
+        scheduler_loaded(world->engine.scheduler, ended->sequence, count);
     } else {
-        prefix_cache_free(world->cache, &ended->cache);
+        prefix_cache_free(world->engine.cache, &ended->cache);
         cache_sequence_release(&ended->cache);
     }
 }
 
 static void world_release(struct world *world)
 {
-    for (size_t i = 0; i < world->sequence_count; i++) {
-        scheduler_cancel(world->scheduler, &world->sequences[i]);
-        sequence_release(&world->sequences[i]);
-    }
+    scheduler_world_clear(&world->engine);
     for (size_t i = 0; i < world->load_count; i++) {
         if (!world->loads[i].is_over)
             world_end_load(world, i, 0);
     }
     cr_assert(eq(sz, world->open_count, 0));
-    cr_assert(
-        eq(sz, prefix_cache_free_count(world->cache), prefix_cache_usable_count(world->cache)));
-    scheduler_destroy(world->scheduler);
-    prefix_cache_destroy(world->cache);
+    scheduler_world_release(&world->engine);
 }
 
 TestSuite(scheduler_connector, .fini = leak_check);
@@ -241,14 +199,14 @@ Test(scheduler_connector, what_was_loaded_costs_no_prefill_and_counts_as_cached)
 
     world_run(&world);
     cr_assert(eq(int, sequence->state, SEQUENCE_LOADING));
-    world.now_us = 5000;
+    world.engine.now_us = 5000;
     world_end_load(&world, 0, 10);
     world_run(&world);
 
-    cr_assert(eq(u64, world.first_us[0], 5000 + 40000));
+    cr_assert(eq(u64, world.engine.first_us[0], 5000 + 40000));
     cr_assert(eq(sz, sequence->cached_count, 160));
     cr_assert(eq(sz, sequence->loaded_count, 160));
-    cr_assert(eq(u64, scheduler_stats(world.scheduler).loaded_tokens, 160));
+    cr_assert(eq(u64, scheduler_stats(world.engine.scheduler).loaded_tokens, 160));
     cr_assert(eq(str, world.written, "10+2 "));
     cr_assert(eq(sz, world.read_blocks, 10));
     world_release(&world);
@@ -266,7 +224,7 @@ Test(scheduler_connector, a_load_that_came_short_is_computed_from_where_it_ended
     world_run(&world);
 
     cr_assert(eq(sz, sequence->cached_count, 48));
-    cr_assert(eq(u64, world.first_us[0], 152000));
+    cr_assert(eq(u64, world.engine.first_us[0], 152000));
     cr_assert(eq(str, world.written, "3+9 "));
     world_release(&world);
 }
@@ -298,8 +256,8 @@ Test(scheduler_connector, others_run_while_one_loads_and_pass_one_that_is_to_ask
 
     world_run(&world);
 
-    cr_assert(eq(u64, world.first_us[1], 10000));
-    cr_assert(eq(u64, world.first_us[0], 500000 + 200000));
+    cr_assert(eq(u64, world.engine.first_us[1], 10000));
+    cr_assert(eq(u64, world.engine.first_us[0], 500000 + 200000));
     cr_assert(eq(sz, world.lookup_count, 3));
     cr_assert(eq(sz, late->cached_count, 0));
     world_release(&world);
@@ -315,7 +273,7 @@ Test(scheduler_connector, a_load_that_nobody_takes_is_computed_at_once)
     world_add(&world, 200, 1, 1);
     world_run(&world);
 
-    cr_assert(eq(u64, world.first_us[0], 200000));
+    cr_assert(eq(u64, world.engine.first_us[0], 200000));
     world_release(&world);
 }
 
@@ -327,16 +285,16 @@ Test(scheduler_connector, blocks_of_one_that_left_while_it_loaded_are_nobodys_un
     struct sequence *sequence = world_add(&world, 200, 1, 1); /* all thirteen blocks */
     world_run(&world);
 
-    scheduler_cancel(world.scheduler, sequence);
+    scheduler_cancel(world.engine.scheduler, sequence);
     world.held_tokens = 0;
     world_add(&world, 100, 1, 9000);
     world_run(&world);
 
-    cr_assert(eq(sz, prefix_cache_free_count(world.cache), 0));
-    cr_assert(eq(sz, world.token_count[1], 0));
+    cr_assert(eq(sz, prefix_cache_free_count(world.engine.cache), 0));
+    cr_assert(eq(sz, world.engine.token_count[1], 0));
     world_end_load(&world, 0, 10);
     world_run(&world);
-    cr_assert(eq(sz, world.token_count[1], 1));
+    cr_assert(eq(sz, world.engine.token_count[1], 1));
     world_release(&world);
 }
 
@@ -356,8 +314,8 @@ Test(scheduler_connector, two_that_have_loaded_never_wait_for_each_other)
     world_end_load(&world, 1, 4);
     world_run(&world);
 
-    cr_assert(eq(sz, world.token_count[0], 1));
-    cr_assert(eq(sz, world.token_count[1], 1));
+    cr_assert(eq(sz, world.engine.token_count[0], 1));
+    cr_assert(eq(sz, world.engine.token_count[1], 1));
     world_release(&world);
 }
 
@@ -370,8 +328,8 @@ Test(scheduler_connector, what_a_step_waits_for_its_saves_is_time)
     world_add(&world, 32, 3, 1);
     world_run(&world);
 
-    cr_assert(eq(u64, world.first_us[0], 32000));
-    cr_assert(eq(u64, world.now_us, 32000 + 2 * (7000 + 11000)));
+    cr_assert(eq(u64, world.engine.first_us[0], 32000));
+    cr_assert(eq(u64, world.engine.now_us, 32000 + 2 * (7000 + 11000)));
     cr_assert(eq(sz, world.saved_blocks, 2));
     world_release(&world);
 }
@@ -384,11 +342,11 @@ Test(scheduler_connector, every_request_is_answered_over_random_loads_that_fail_
         size_t ended = 0;
         world_init(&world, 1 + 60);
 
-        while (world.sequence_count < SEQUENCE_COUNT_MAX || ended < world.load_count ||
-               scheduler_running_count(world.scheduler) > 0) {
+        while (world.engine.sequence_count < SEQUENCE_COUNT_MAX || ended < world.load_count ||
+               scheduler_running_count(world.engine.scheduler) > 0) {
             world.held_tokens = random_below(&random, 30) * BLOCK;
             world.later_ms = random_below(&random, 4) == 0 ? 3 : 0;
-            if (world.sequence_count < SEQUENCE_COUNT_MAX && random_below(&random, 3) == 0)
+            if (world.engine.sequence_count < SEQUENCE_COUNT_MAX && random_below(&random, 3) == 0)
                 world_add(&world, 1 + random_below(&random, 500), 1 + random_below(&random, 60),
                           (uint32_t)random_below(&random, 4) * 10000);
             if (ended < world.load_count && random_below(&random, 5) == 0) {
@@ -397,14 +355,14 @@ Test(scheduler_connector, every_request_is_answered_over_random_loads_that_fail_
             }
             if (world.load_count == LOAD_COUNT_MAX)
                 world.refuses_loads = true;
-            uint64_t next_us = scheduler_step(world.scheduler, world.now_us);
-            world.now_us = next_us != 0 ? next_us : world.now_us + 1000;
+            uint64_t next_us = scheduler_step(world.engine.scheduler, world.engine.now_us);
+            world.engine.now_us = next_us != 0 ? next_us : world.engine.now_us + 1000;
         }
         world.refuses_loads = true;
         world_run(&world);
 
-        for (size_t i = 0; i < world.sequence_count; i++)
-            cr_assert(eq(sz, world.token_count[i], world.sequences[i].answer_count));
+        for (size_t i = 0; i < world.engine.sequence_count; i++)
+            cr_assert(eq(sz, world.engine.token_count[i], world.engine.sequences[i].answer_count));
         world_release(&world);
     }
 }
