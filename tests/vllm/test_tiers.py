@@ -14,7 +14,7 @@ import pytest
 
 from cluster import has_redis, reset_cache
 from engines import BIN, Engine, make_model, wait_until
-from fake_agent import FakeAgent, wire
+from peers.connector_agent import ConnectorAgent, wire
 from tiers import (CACHE, Node, Trouble, complete, pause_process, prompts_of, run_load)
 
 PROMPTS = 200
@@ -99,7 +99,7 @@ def control(tiny_model, tmp_path_factory, prompts):
 def fake_node(tiny_model, tmp_path_factory):
     """(an agent in this process, an engine that has never known another)"""
     folder = tmp_path_factory.mktemp("tiers-fake")
-    with FakeAgent(folder / "agent.sock", save_ms=2000) as agent:
+    with ConnectorAgent(folder / "agent.sock", save_ms=2000) as agent:
         engine = Engine("engine", tiny_model, folder, dataclasses.replace(CACHE, tiers=agent.path))
         try:
             engine.wait_ready()
@@ -190,18 +190,14 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     act = lie_or_wait(random.Random(3))
     for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
         agent.instead[kind] = act
-
-    def restart(_rng):
-        agent.stop()
-        agent.start()
     loaded = agent.loaded
-    with Trouble(restart, (1, 4)) as trouble:
+    with Trouble(lambda _rng: agent.restart(), (1, 4)) as trouble:
         outcome = run_load("fake, lying", engine, prompts)
     agent.instead.clear()
 
     control.check(outcome)
     assert trouble.count > 0 and agent.loaded > loaded
-    restart(None)
+    agent.restart()
     wait_until(lambda: is_served_again(engine), "it is served again", 30)
 
 
