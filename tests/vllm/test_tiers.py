@@ -6,6 +6,7 @@ The control is the same load without a connector, twice: where these two differ 
 another order, as batches fall together otherwise) a difference proves nothing. Each is listed.
 """
 
+import concurrent.futures
 import dataclasses
 import random
 import time
@@ -50,8 +51,10 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         reset_cache(engine)
         came_back = run_load("came back", engine, few, aborts=0, clients=1)
         reset_cache(engine)
-        with Trouble(lambda _rng: node.agent.kill(), (0.2, 0.2)) as trouble:
-            outcome = run_load("the agent dies", engine, few)
+        loaded = node.loaded("cpu")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill_once_it_loads, node, loaded)
+            outcome, ended = run_load("the agent dies", engine, few), time.monotonic()
         node.start_agent(CPU_MIB, 0)
         wait_until(lambda: is_served_again(engine), "it is served again", 30)
         node.stop_agent()
@@ -59,7 +62,14 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         node.close()
 
     assert came_back.answers == own and came_back.hits > 0
-    assert outcome.failures == [] and trouble.count > 0
+    assert outcome.failures == [] and killing.result() < ended
+
+
+def kill_once_it_loads(node, loaded):
+    """When: behind the first blocks that the engine gets, beyond those loaded before."""
+    wait_until(lambda: node.loaded("cpu") > loaded, "the agent loads", 30)
+    node.agent.kill()
+    return time.monotonic()
 
 
 class Control:
