@@ -7,6 +7,7 @@ engine ever goes on from a wrong page, nothing stays held, and nothing is claime
 SAMOVAR_KILL_ROUNDS (1): how often each point of death is tried; 20 for the full run.
 """
 
+import itertools
 import json
 import os
 import random
@@ -16,15 +17,16 @@ import time
 
 import pytest
 
+from conftest import start_all
 from peers.openai_api import MODEL
 from peers.process import wait_until
 from peers.residency_map import ResidencyMap
+from peers.residency_wire import CPU, SSD
 from peers.tiered_node import BLOCK_TOKENS, TieredNode, prompt
 
 KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, once an agent that is back may speak
 LEASE_S = 3  # for which one that died is believed
-TIER_CPU, TIER_SSD = 2, 4  # bits of a record
 
 POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
           "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
@@ -34,20 +36,12 @@ ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
 
 @pytest.fixture
 def start_node(tmp_path, redis, secret_file):
-    nodes = []
+    numbers = itertools.count()
 
     def create(**options):
-        nodes.append(TieredNode(tmp_path / f"node-{len(nodes)}", redis, secret_file, **options))
-        return nodes[-1]
+        return TieredNode(tmp_path / f"node-{next(numbers)}", redis, secret_file, **options)
 
-    yield create
-    failures = []
-    for node in reversed(nodes):
-        try:
-            node.stop()
-        except AssertionError as failure:
-            failures.append(str(failure))
-    assert not failures, "\n".join(failures)
+    yield from start_all(create)
 
 
 def held(node, tier):
@@ -219,7 +213,7 @@ def told_life(node):
 
 def beneath(told):
     """How far the map says that CPU memory and SSD go."""
-    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD)),
+    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (CPU | SSD)),
                default=0)
 
 
