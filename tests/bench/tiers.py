@@ -266,8 +266,7 @@ def run_prefetch(place, plan):
     for router in routers.values():
         router.wait_ready()
         router.wait_states("up", 1)
-        wait_until(lambda: all(row["believed"] for row in
-                               router.admin("/residency").json()["workers"]), "believed")
+        router.wait_believed(1, BLOCK_TOKENS)
     waits = {way: [] for way in routers}
     from_ssd = {way: 0 for way in routers}
     for number in range(plan.prefetches):

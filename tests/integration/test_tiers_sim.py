@@ -249,9 +249,7 @@ def start_knowing_router(start_router, redis, secret_file):
         router = start_router((), "--redis", redis.url, "--secret-file", secret_file)
         router.wait_ready()
         router.wait_states("up", 1)
-        wait_until(lambda: all(row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
-                               for row in router.admin("/residency").json()["workers"]),
-                   "believed")
+        router.wait_believed(1, BLOCK_TOKENS)
         return router
     return create
 
