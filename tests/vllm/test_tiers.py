@@ -16,7 +16,8 @@ import pytest
 from cluster import has_redis, reset_cache
 from engines import BIN, Engine, make_model, wait_until
 from peers.connector_agent import ConnectorAgent, wire
-from tiers import (CACHE, Node, Trouble, complete, pause_process, prompts_of, run_load)
+from tiers import (CACHE, COUNTED, PAGE_BYTES, Node, Trouble, complete, pause_process, prompts_of,
+                   run_load)
 
 PROMPTS = 200
 CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
@@ -132,11 +133,11 @@ def well_behaved(request):
 def is_served_again(engine):
     """Registered, and something comes out of the agent's store."""
     prompt = prompts_of(1, seed=time.monotonic_ns())[0]
-    hits = engine.metric("vllm:external_prefix_cache_hits_total")
+    hits = engine.metric(COUNTED["hits"])
     complete(engine, prompt)
     reset_cache(engine)
     complete(engine, prompt)
-    return engine.metric("vllm:external_prefix_cache_hits_total") > hits
+    return engine.metric(COUNTED["hits"]) > hits
 
 
 def test_a_plain_agent_gives_back_what_the_engine_lost(fake_node, control, prompts):
@@ -301,7 +302,6 @@ def test_after_the_agent_was_started_anew_from_what_its_ssd_kept(node, control, 
 
 
 SECTOR_BYTES = 4096
-PAGE_BYTES = 32768  # of the tiny model in float32
 SLOT_BYTES = SECTOR_BYTES + PAGE_BYTES
 HEADER_BYTES = 112
 
