@@ -74,7 +74,8 @@ class Broken(Exception):
 
 
 class Place:
-    """A folder, a Redis and a secret; nodes in it."""
+    """A folder, a Redis and a secret; nodes and routers in it, which are killed with it where they
+    were not stopped."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -82,18 +83,25 @@ class Place:
         self.secret_file = self.folder / "secret"
         self.secret_file.touch(0o600)
         self.secret_file.write_text("as good as any other for a bench\n")
-        self.count = 0
+        self.nodes, self.routers = [], []
 
-    def node(self, plan, *agent_flags, has_agent=True, engines=None, sim_flags=()):
-        self.count += 1
+    def node(self, plan, *agent_flags, has_agent=True, sim_flags=()):
         flags = ["--prefill-tps", plan.prefill_tps, *sim_flags]
-        return TieredNode(self.folder / f"node-{self.count}", self.redis, self.secret_file,
-                          engine_count=engines or plan.engines,
-                          engine_blocks=plan.engine_blocks + 1, cpu_pages=plan.cpu_pages,
-                          ssd_pages=plan.ssd_pages, page_bytes=plan.page_bytes, sim_flags=flags,
-                          agent_flags=agent_flags, has_agent=has_agent)
+        self.nodes.append(TieredNode(
+            self.folder / f"node-{len(self.nodes)}", self.redis, self.secret_file,
+            engine_count=plan.engines, engine_blocks=plan.engine_blocks + 1,
+            cpu_pages=plan.cpu_pages, ssd_pages=plan.ssd_pages, page_bytes=plan.page_bytes,
+            sim_flags=flags, agent_flags=agent_flags, has_agent=has_agent))
+        return self.nodes[-1]
+
+    def router(self, *flags):
+        self.routers.append(Router([], ["--redis", self.redis.url, "--secret-file",
+                                        self.secret_file, "--probe-interval-ms", 200, *flags]))
+        return self.routers[-1]
 
     def close(self):
+        for process in (*self.routers, *self.nodes):
+            process.kill()
         self.redis.stop()
 
 
@@ -254,14 +262,11 @@ def run_prefetch(place, plan):
                                cpu_pages=3 * plan.prompt_blocks, ssd_pages=6 * plan.prompt_blocks)
     node = place.node(plan, sim_flags=["--max-running", 1, "--decode-ms", DECODE_MS,
                                        "--decode-ms-per-request", 0])
-    routers = {way: Router([], ["--redis", place.redis.url, "--secret-file", place.secret_file,
-                                "--probe-interval-ms", 200, *flags])
-               for way, flags in (("no hints", ["--prefetch-hints=false"]), ("hints", []))}
+    routers = {"no hints": place.router("--prefetch-hints=false"), "hints": place.router()}
     for router in routers.values():
         router.wait_ready()
         router.wait_states("up", 1)
-        wait_until(lambda: all(row["believed"] for row in
-                               router.admin("/residency").json()["workers"]), "believed")
+        router.wait_believed(1, BLOCK_TOKENS)
     waits = {way: [] for way in routers}
     from_ssd = {way: 0 for way in routers}
     for number in range(plan.prefetches):

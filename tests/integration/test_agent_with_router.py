@@ -61,19 +61,8 @@ class Stack:
         self.routers.append(router)
         router.wait_ready()
         router.wait_states("up", len(self.sims))
-        self.wait_believed(router)
+        router.wait_believed(len(self.sims), BLOCK_TOKENS)
         return router
-
-    def wait_believed(self, router):
-        """Until the router has read what each agent says, and how large its engine's blocks are:
-        before that it can tell them of nothing."""
-        def rows():
-            return router.admin("/residency").json()["workers"]
-
-        def is_known(row):
-            return row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
-        wait_until(lambda: [is_known(row) for row in rows()] == [True] * len(self.sims),
-                   lambda: f"all believed: {rows()}")
 
     def tell(self, router, name):
         """The first turn of a conversation that its agent was told of. A router that is busy leaves
@@ -200,7 +189,7 @@ def test_users_that_may_only_do_what_they_need_lack_nothing(stack, start_redis, 
                                  password, "--secret-file", stack.secret_file)
     stack.routers.append(router)
     router.wait_ready()
-    stack.wait_believed(router)
+    router.wait_believed(len(stack.sims), BLOCK_TOKENS)
     talk, _ = stack.tell(router, "Anna")
 
     assert_exact(talk.turn(router))

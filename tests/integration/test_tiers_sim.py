@@ -19,12 +19,12 @@ import pytest
 from peers.openai_api import MODEL
 from peers.process import wait_until
 from peers.residency_map import ResidencyMap
+from peers.residency_wire import CPU, SSD
 from peers.tiered_node import BLOCK_TOKENS, prompt
 
 KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, once an agent that is back may speak
 LEASE_S = 3  # for which one that died is believed
-TIER_CPU, TIER_SSD = 2, 4  # bits of a record
 
 POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
           "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
@@ -201,7 +201,7 @@ def told_life(node):
 
 def beneath(told):
     """How far the map says that CPU memory and SSD go."""
-    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (TIER_CPU | TIER_SSD)),
+    return max((tokens for tiers, tokens in (told or {}).items() if tiers & (CPU | SSD)),
                default=0)
 
 
@@ -237,9 +237,7 @@ def start_knowing_router(start_router, redis, secret_file):
         router = start_router((), "--redis", redis.url, "--secret-file", secret_file)
         router.wait_ready()
         router.wait_states("up", 1)
-        wait_until(lambda: all(row["believed"] and row["agent"]["block_tokens"] == BLOCK_TOKENS
-                               for row in router.admin("/residency").json()["workers"]),
-                   "believed")
+        router.wait_believed(1, BLOCK_TOKENS)
         return router
     return create
 

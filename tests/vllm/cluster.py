@@ -40,6 +40,13 @@ def reset_cache(engine):
     wait_until(is_reset, f"{engine.name} resets its cache", 30)
 
 
+def make_secret(folder):
+    path = folder / "secret"
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o600)
+    return path
+
+
 class Redis(Process):
     """Nothing on disk, on a Unix socket."""
 
@@ -104,9 +111,7 @@ class Cluster:
         self.folder, self.engines = folder, engines
         self.run_count = 0
         self.agents, self.routers, self.redis = [], [], None
-        self.secret_file = folder / "secret"
-        self.secret_file.write_bytes(os.urandom(32))
-        self.secret_file.chmod(0o600)
+        self.secret_file = make_secret(folder)
 
     def wait_ready(self):
         for engine in self.engines:

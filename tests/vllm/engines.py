@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -71,6 +73,26 @@ def wait_until(is_true, what, timeout_s):
         time.sleep(0.01)
 
 
+# A process that ends when we do, however that is, and first kills the sessions that we have left: no
+# signal that ends us reaches them.
+GUARD = """
+import contextlib, os, signal, sys
+sessions = set()
+for line in sys.stdin:
+    {"+": sessions.add, "-": sessions.discard}[line[0]](int(line[1:]))
+for session in sessions:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(session, signal.SIGKILL)
+"""
+
+
+@functools.cache
+def guard():
+    return subprocess.Popen([sys.executable, "-c", GUARD], stdin=subprocess.PIPE, bufsize=0,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                            start_new_session=True)
+
+
 class Process:
     """A program of its own session: whatever it starts ends with it, and nothing else does."""
 
@@ -82,6 +104,7 @@ class Process:
             self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                           stderr=subprocess.STDOUT, start_new_session=True,
                                           env={**os.environ, **(environment or {})})
+        guard().stdin.write(b"+%d\n" % self.child.pid)
 
     @property
     def url(self):
@@ -101,6 +124,7 @@ class Process:
         """kill -9, to the last of its processes."""
         self.signal_all(signal.SIGKILL)
         self.child.wait()
+        guard().stdin.write(b"-%d\n" % self.child.pid)
 
     def stop(self):
         """Asks, waits, and returns the exit status; kills what does not listen."""

@@ -2,15 +2,14 @@
 """An engine without a model: drives the connector's two halves in the order in which vLLM does, over
 blocks whose bytes say what should be in them. Needs neither vLLM nor torch."""
 
-import fcntl
 import hashlib
 import logging
-import mmap
-import os
 import time
 import types
 
-from fake_agent import wire
+from peers.connector_agent import wire
+from peers.engine_client import Memory as Pages
+from peers.process import wait_until
 from samovar_vllm.link import Link
 from samovar_vllm.scheduler import Scheduler
 from samovar_vllm.worker import Worker
@@ -18,35 +17,21 @@ from samovar_vllm.worker import Worker
 BLOCK_TOKENS = 16
 PIECE_BYTES = 96
 PIECES = 3  # of a block, each in another place, as layers are
-WAIT_S = 10
 
 logger = logging.getLogger("samovar")
 
 
-def wait_for(is_true, what):
-    deadline = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
-
-
-class Memory:
+class Memory(Pages):
     """As memory.HostMemory is, without torch."""
 
     def __init__(self, block_count):
-        self.piece_stride = block_count * PIECE_BYTES
-        size = PIECES * self.piece_stride
-        descriptor = os.memfd_create("half-engine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        self.descriptors, self.bytes = [descriptor], mmap.mmap(descriptor, size)
+        super().__init__(block_count, PIECES, PIECE_BYTES)
+        self.descriptors = [self.fd]
         self.began = 0
 
     def hello_fields(self):
         return {"device": wire.HOST, "uuid": bytes(16), "event_handle": bytes(64),
-                "regions": [(len(self.bytes), 0, bytes(64))],
-                "segments": [(0, piece * self.piece_stride, PIECE_BYTES, PIECE_BYTES)
-                             for piece in range(PIECES)]}
+                "regions": [(self.bytes, 0, bytes(64))], "segments": self.segments()}
 
     def begin_step(self):
         self.began = time.monotonic()
@@ -58,18 +43,15 @@ class Memory:
         pass
 
     def write(self, block, text):
-        for piece in range(PIECES):
-            start = piece * self.piece_stride + block * PIECE_BYTES
-            self.bytes[start:start + PIECE_BYTES] = page_piece(text, piece)
+        super().write(block, page_of(text))
 
     def holds(self, block, text):
-        starts = [piece * self.piece_stride + block * PIECE_BYTES for piece in range(PIECES)]
-        return all(self.bytes[start:start + PIECE_BYTES] == page_piece(text, piece)
-                   for piece, start in enumerate(starts))
+        return self.read(block) == page_of(text)
 
 
-def page_piece(text, piece):
-    return (hashlib.sha256(f"{text} {piece}".encode()).digest() * 3)[:PIECE_BYTES]
+def page_of(text):
+    return b"".join((hashlib.sha256(f"{text} {piece}".encode()).digest() * 3)[:PIECE_BYTES]
+                    for piece in range(PIECES))
 
 
 def request_of(name, tokens, **fields):
@@ -103,7 +85,7 @@ class HalfEngine:
         return all(link.is_ready() for link in self.links())
 
     def wait_registered(self):
-        wait_for(self.is_registered, "both halves are registered")
+        wait_until(self.is_registered, "both halves are registered")
 
     def close(self):
         self.scheduler.close()
@@ -173,7 +155,7 @@ class HalfEngine:
         def is_done():
             done.update(self.worker.finished())
             return request.request_id in done
-        wait_for(is_done, f"{request.request_id} is loaded")
+        wait_until(is_done, f"{request.request_id} is loaded")
         assert done == {request.request_id}
 
     def holds(self, request, tokens):

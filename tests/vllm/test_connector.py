@@ -15,15 +15,15 @@ import types
 import pytest
 
 from engines import CONNECTOR
-from fake_agent import FakeAgent, wire
-from half_engine import BLOCK_TOKENS, HalfEngine, wait_for
+from half_engine import BLOCK_TOKENS, HalfEngine
+from peers.connector_agent import ConnectorAgent, load_some, once, put_off, refuse, wire
+from peers.process import REPO, wait_until
 import samovar_vllm
 from samovar_vllm import link, scheduler
 from samovar_vllm.scheduler import identity
 
 pytestmark = pytest.mark.smoke
 
-REPO = pathlib.Path(__file__).resolve().parents[2]
 CORPUS = REPO / "tests/fuzz/corpus/ipc_wire"
 PROMPT = list(range(100, 100 + 10 * BLOCK_TOKENS + 5))
 WHOLE = 10 * BLOCK_TOKENS  # of PROMPT, what can be loaded
@@ -32,7 +32,7 @@ AT_ONCE_S = 0.25           # no limit of the wire, but of this machine
 
 @pytest.fixture
 def agent(tmp_path):
-    with FakeAgent(tmp_path / "agent.sock") as agent:
+    with ConnectorAgent(tmp_path / "agent.sock") as agent:
         yield agent
 
 
@@ -47,19 +47,6 @@ def engine(agent):
 
 def silent(_agent, _connection, _message):
     """Does nothing instead."""
-
-
-def first_only(act):
-    """An act that happens once; the others are as they should be."""
-    done = []
-
-    def once(agent, connection, message):
-        if done:
-            agent.answer(connection, message)
-        else:
-            done.append(True)
-            act(agent, connection, message)
-    return once
 
 
 def begin_load(engine, name="again", tokens=None):
@@ -229,7 +216,7 @@ def test_a_long_prompt_is_told_in_parts(engine, agent):
     tokens = [n % 50000 for n in range(40003)]
     engine.add("long", tokens)
 
-    wait_for(lambda: agent.heard_kinds().count(wire.TOKENS) == 2, "all of it was told")
+    wait_until(lambda: agent.heard_kinds().count(wire.TOKENS) == 2, "all of it was told")
     (connection,) = agent.of_role(wire.SCHEDULER)
     assert [prompt.tokens for prompt in connection.prompts.values()] == [tokens]
 
@@ -260,7 +247,7 @@ def test_what_was_not_taken_is_let_go(engine, agent):
 
     engine.admit(request, 0)
 
-    wait_for(lambda: wire.TAKE in agent.heard_kinds(), "TAKE")
+    wait_until(lambda: wire.TAKE in agent.heard_kinds(), "TAKE")
     assert [(m.first_block, m.block_count) for _, m in agent.heard
             if m.kind == wire.TAKE] == [(0, 0)]
 
@@ -290,13 +277,13 @@ def test_requests_whose_tokens_do_not_say_all_stay_out(engine, agent, fields):
 def test_an_id_of_any_length_and_letters_is_told_as_far_as_it_fits(engine, agent):
     engine.add("\ud800" + "é" * 2000, PROMPT)
 
-    wait_for(lambda: wire.OPEN in agent.heard_kinds(), "OPEN")
+    wait_until(lambda: wire.OPEN in agent.heard_kinds(), "OPEN")
 
 
 @pytest.mark.parametrize("moment", ["added", "matched", "taken", "loading", "loaded", "computing"])
 def test_an_abort_at_any_point_closes_the_request_once(engine, agent, moment):
     engine.run("fresh", PROMPT)
-    wait_for(lambda: wire.CLOSE in agent.heard_kinds(), "all of it was heard")
+    wait_until(lambda: wire.CLOSE in agent.heard_kinds(), "all of it was heard")
     agent.heard.clear()
     request = engine.add("aborted", PROMPT)
     external = engine.scheduler.match(request, 0) if moment != "added" else 0
@@ -316,7 +303,7 @@ def test_an_abort_at_any_point_closes_the_request_once(engine, agent, moment):
         engine.wait_loaded(request)  # it is named although it has ended
         engine.worker.failed()
 
-    wait_for(lambda: wire.CLOSE in agent.heard_kinds(), "CLOSE")
+    wait_until(lambda: wire.CLOSE in agent.heard_kinds(), "CLOSE")
     assert agent.heard_kinds().count(wire.CLOSE) == 1
     assert engine.worker.finished() == set()
     assert engine.run("again", PROMPT) == (WHOLE, True)
@@ -341,7 +328,7 @@ def test_a_reset_that_nobody_heard_comes_before_anything_else(engine, agent):
     agent.heard.clear()
     engine.wait_registered()
 
-    wait_for(engine.scheduler._pump, "the reset is done")
+    wait_until(engine.scheduler._pump, "the reset is done")
     assert engine.run("again", PROMPT) == (0, True)
     kinds = agent.heard_kinds(wire.SCHEDULER)
     assert [kind for kind in kinds if kind != wire.HELLO][0] == wire.RESET
@@ -361,8 +348,8 @@ def test_a_late_lookup_is_a_miss_in_time_and_its_answer_nobodys(engine, agent):
 
     assert found == 0 and took_s < AT_ONCE_S
     assert set(more) == {0} and took_more_s < AT_ONCE_S
-    wait_for(lambda: engine.scheduler.match(other, 0) == WHOLE // 2 - BLOCK_TOKENS,
-             "the other one is found, and as its own")
+    wait_until(lambda: engine.scheduler.match(other, 0) == WHOLE // 2 - BLOCK_TOKENS,
+               "the other one is found, and as its own")
 
 
 def first_only_before(act):
@@ -377,12 +364,11 @@ def first_only_before(act):
 
 def test_what_is_put_off_is_asked_for_again(engine, agent):
     engine.run("fresh", PROMPT)
-    agent.instead[wire.LOOKUP] = first_only(lambda _agent, connection, message: connection.say(
-        wire.FOUND, request=message.request, tokens=0, later_ms=30, why=wire.LATER))
+    agent.instead[wire.LOOKUP] = once(put_off(30))
     request = engine.add("again", PROMPT)
 
     assert engine.scheduler.match(request, 0) is None
-    wait_for(lambda: engine.scheduler.match(request, 0) == WHOLE, "it is found")
+    wait_until(lambda: engine.scheduler.match(request, 0) == WHOLE, "it is found")
     assert agent.heard_kinds().count(wire.LOOKUP) >= 2
 
 
@@ -390,8 +376,7 @@ def test_a_request_is_not_put_off_for_ever(agent):
     now = [0.0]
     engine = HalfEngine(agent.path, clock=lambda: now[0])
     engine.wait_registered()
-    agent.instead[wire.LOOKUP] = lambda _agent, connection, message: connection.say(
-        wire.FOUND, request=message.request, tokens=0, later_ms=2**32 - 1, why=wire.LATER)
+    agent.instead[wire.LOOKUP] = put_off(2**32 - 1)
     request = engine.add("waiting", PROMPT)
     answers = []
 
@@ -433,7 +418,7 @@ def test_a_late_save_ends_the_connection_before_the_engine_goes_on(engine, agent
     release.set()
 
     assert took_s < AT_ONCE_S + 0.05
-    wait_for(lambda: ended, "the agent goes on")
+    wait_until(lambda: ended, "the agent goes on")
     assert ended == [True]  # and so throws away what it copied
     agent.before.clear()
     engine.wait_registered()
@@ -451,7 +436,7 @@ def test_a_save_that_is_late_leaves_a_load_to_the_agent(engine, agent):
         (connection, message))
     agent.instead[wire.SAVE] = silent
     loading = begin_load(engine, "loading")
-    wait_for(lambda: loads, "the agent loads")
+    wait_until(lambda: loads, "the agent loads")
 
     engine.run("computed", [7] * 40)
     polls = [engine.worker.finished() for _ in range(50)]
@@ -482,8 +467,7 @@ def test_an_agent_that_reads_nothing_is_given_up(engine, agent):
 # --- dying ---
 
 def restart(agent, engine):
-    agent.stop()
-    agent.start()
+    agent.restart()
     engine.wait_registered()
 
 
@@ -500,7 +484,7 @@ def test_an_idle_engine_registers_with_an_agent_that_was_started_anew(engine, ag
     agent.heard.clear()
     agent.start()
 
-    wait_for(lambda: agent.heard_kinds().count(wire.HELLO) == 2, "both halves say HELLO")
+    wait_until(lambda: agent.heard_kinds().count(wire.HELLO) == 2, "both halves say HELLO")
     engine.wait_registered()
     engine.run("fresh", PROMPT)
     assert engine.run("again", PROMPT) == (WHOLE, True)
@@ -571,11 +555,7 @@ def test_a_hold_is_not_believed_in_after_its_connection(engine, agent):
 
 def test_fewer_blocks_than_asked_for_fail_from_there_on(engine, agent):
     engine.run("fresh", PROMPT)
-
-    def load_some(agent, connection, message):
-        agent.answer(connection, types.SimpleNamespace(**{
-            **vars(message), "engine_blocks": message.engine_blocks[:3]}))
-    agent.instead[wire.LOAD] = load_some
+    agent.instead[wire.LOAD] = load_some(3)
     request = begin_load(engine)
 
     engine.wait_loaded(request)
@@ -586,7 +566,7 @@ def test_fewer_blocks_than_asked_for_fail_from_there_on(engine, agent):
 
 @pytest.mark.parametrize("tokens", [WHOLE + BLOCK_TOKENS, BLOCK_TOKENS + 1, 2**32 - 16])
 def test_what_cannot_be_found_is_not_believed(engine, agent, tokens):
-    agent.instead[wire.LOOKUP] = first_only(lambda _agent, connection, message: connection.say(
+    agent.instead[wire.LOOKUP] = once(lambda _agent, connection, message: connection.say(
         wire.FOUND, request=message.request, tokens=tokens, later_ms=0, why=wire.HIT))
 
     assert engine.run("lied to", PROMPT) == (0, True)
@@ -620,14 +600,14 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_whoever_answers_anything_else_is_registered_with_anew(engine, agent, lie):
     engine.run("fresh", PROMPT)
-    agent.instead[wire.LOOKUP] = first_only(
+    agent.instead[wire.LOOKUP] = once(
         lambda _agent, connection, message: lie(connection, message))
     request = engine.add("lied to", PROMPT)
 
     found, took_s = clocked(lambda: engine.scheduler.match(request, 0))
 
     assert found == 0 and took_s < AT_ONCE_S
-    wait_for(lambda: engine.scheduler.match(request, 0) == WHOLE, "it is served again")
+    wait_until(lambda: engine.scheduler.match(request, 0) == WHOLE, "it is served again")
 
 
 def test_a_lie_during_a_load_is_no_end_of_it(engine, agent):
@@ -636,12 +616,12 @@ def test_a_lie_during_a_load_is_no_end_of_it(engine, agent):
     agent.instead[wire.LOAD] = lambda _agent, connection, message: loads.append(
         (connection, message))
     request = begin_load(engine)
-    wait_for(lambda: loads, "the agent loads")
+    wait_until(lambda: loads, "the agent loads")
 
     loads[0][0].say_bytes(b"\0" * 40)
     polls = []
-    wait_for(lambda: polls.append(engine.worker.finished()) or not engine.worker._link.is_ready(),
-             "it is given up")
+    wait_until(lambda: polls.append(engine.worker.finished()) or not engine.worker._link.is_ready(),
+               "it is given up")
 
     assert all(done == set() for done in polls)
     agent.answer(*loads[0])
@@ -651,8 +631,7 @@ def test_a_lie_during_a_load_is_no_end_of_it(engine, agent):
 
 def test_an_engine_that_is_refused_serves_and_asks_again(agent, monkeypatch):
     monkeypatch.setattr(link, "REFUSED_RETRY_S", 0.05)
-    agent.instead[wire.HELLO] = lambda _agent, connection, _message: connection.say(
-        wire.REFUSED, code=wire.REFUSED_LAYOUT, text="one layout too many")
+    agent.instead[wire.HELLO] = refuse(wire.REFUSED_LAYOUT, "one layout too many")
     engine = HalfEngine(agent.path)
 
     assert engine.run("refused", PROMPT) == (0, True)

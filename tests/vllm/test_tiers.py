@@ -6,6 +6,7 @@ The control is the same load without a connector, twice: where these two differ 
 another order, as batches fall together otherwise) a difference proves nothing. Each is listed.
 """
 
+import concurrent.futures
 import dataclasses
 import random
 import time
@@ -14,8 +15,9 @@ import pytest
 
 from cluster import has_redis, reset_cache
 from engines import BIN, Engine, make_model, wait_until
-from fake_agent import FakeAgent, wire
-from tiers import (CACHE, Node, Trouble, complete, pause_process, prompts_of, run_load)
+from peers.connector_agent import ConnectorAgent, wire
+from tiers import (CACHE, COUNTED, PAGE_BYTES, Node, Trouble, complete, pause_process, prompts_of,
+                   run_load)
 
 PROMPTS = 200
 CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
@@ -50,8 +52,10 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         reset_cache(engine)
         came_back = run_load("came back", engine, few, aborts=0, clients=1)
         reset_cache(engine)
-        with Trouble(lambda _rng: node.agent.kill(), (0.2, 0.2)) as trouble:
-            outcome = run_load("the agent dies", engine, few)
+        loaded = node.loaded("cpu")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            killing = pool.submit(kill_once_it_loads, node, loaded)
+            outcome, ended = run_load("the agent dies", engine, few), time.monotonic()
         node.start_agent(CPU_MIB, 0)
         wait_until(lambda: is_served_again(engine), "it is served again", 30)
         node.stop_agent()
@@ -59,7 +63,14 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         node.close()
 
     assert came_back.answers == own and came_back.hits > 0
-    assert outcome.failures == [] and trouble.count > 0
+    assert outcome.failures == [] and killing.result() < ended
+
+
+def kill_once_it_loads(node, loaded):
+    """When: behind the first blocks that the engine gets, beyond those loaded before."""
+    wait_until(lambda: node.loaded("cpu") > loaded, "the agent loads", 30)
+    node.agent.kill()
+    return time.monotonic()
 
 
 class Control:
@@ -99,7 +110,7 @@ def control(tiny_model, tmp_path_factory, prompts):
 def fake_node(tiny_model, tmp_path_factory):
     """(an agent in this process, an engine that has never known another)"""
     folder = tmp_path_factory.mktemp("tiers-fake")
-    with FakeAgent(folder / "agent.sock", save_ms=2000) as agent:
+    with ConnectorAgent(folder / "agent.sock", save_ms=2000) as agent:
         engine = Engine("engine", tiny_model, folder, dataclasses.replace(CACHE, tiers=agent.path))
         try:
             engine.wait_ready()
@@ -122,11 +133,11 @@ def well_behaved(request):
 def is_served_again(engine):
     """Registered, and something comes out of the agent's store."""
     prompt = prompts_of(1, seed=time.monotonic_ns())[0]
-    hits = engine.metric("vllm:external_prefix_cache_hits_total")
+    hits = engine.metric(COUNTED["hits"])
     complete(engine, prompt)
     reset_cache(engine)
     complete(engine, prompt)
-    return engine.metric("vllm:external_prefix_cache_hits_total") > hits
+    return engine.metric(COUNTED["hits"]) > hits
 
 
 def test_a_plain_agent_gives_back_what_the_engine_lost(fake_node, control, prompts):
@@ -190,18 +201,14 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     act = lie_or_wait(random.Random(3))
     for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
         agent.instead[kind] = act
-
-    def restart(_rng):
-        agent.stop()
-        agent.start()
     loaded = agent.loaded
-    with Trouble(restart, (1, 4)) as trouble:
+    with Trouble(lambda _rng: agent.restart(), (1, 4)) as trouble:
         outcome = run_load("fake, lying", engine, prompts)
     agent.instead.clear()
 
     control.check(outcome)
     assert trouble.count > 0 and agent.loaded > loaded
-    restart(None)
+    agent.restart()
     wait_until(lambda: is_served_again(engine), "it is served again", 30)
 
 
@@ -295,7 +302,6 @@ def test_after_the_agent_was_started_anew_from_what_its_ssd_kept(node, control, 
 
 
 SECTOR_BYTES = 4096
-PAGE_BYTES = 32768  # of the tiny model in float32
 SLOT_BYTES = SECTOR_BYTES + PAGE_BYTES
 HEADER_BYTES = 112
 

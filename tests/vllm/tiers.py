@@ -10,19 +10,19 @@ import concurrent.futures
 import dataclasses
 import http.client
 import json
-import os
 import random
 import signal
 import threading
 import time
 import urllib.request
 
-from cluster import Agent, Redis, reset_cache
+from cluster import Agent, Redis, make_secret
 from engines import MODEL, Cache, Engine, wait_until
 
 CLIENTS = 8
 ANSWER_TOKENS = 40
 VOCABULARY = 4000
+PAGE_BYTES = 32768  # of the tiny model in float32, 32 tokens a block
 ASK_S = 120
 # Of the engine: fewer blocks than its clients want at once.
 CACHE = Cache(block_tokens=32, block_count=120, context_tokens=2304, dtype="float32",
@@ -130,10 +130,7 @@ class Node:
         self.ssd = folder / "ssd"
         self.ssd.mkdir(mode=0o700)
         self.cache = dataclasses.replace(cache, tiers=self.socket)
-        self.secret_file = beside.secret_file if beside else folder / "secret"
-        if not beside:
-            self.secret_file.write_bytes(os.urandom(32))
-            self.secret_file.chmod(0o600)
+        self.secret_file = beside.secret_file if beside else make_secret(folder)
         self.redis = beside.redis if beside else Redis("redis", folder)
         self.others = [*engines, *([self.redis] if beside else [])]
         self.engines, self.agent, self.started = [*engines], None, 0

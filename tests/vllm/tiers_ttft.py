@@ -21,16 +21,14 @@ import time
 
 from cluster import reset_cache
 from engines import Cache, make_model
-from tiers import VOCABULARY, Node, complete
+from tiers import COUNTED, PAGE_BYTES, VOCABULARY, Node, complete
 
 BLOCK_TOKENS = 32
-PAGE_BYTES = 32768  # of the tiny model in float32
 LOAD_START_MS = 5   # the agent's, of any load
 CPU_SMALL_MIB = 10  # of two prompts
 PUSHERS = 4
 CACHE = Cache(block_tokens=BLOCK_TOKENS, block_count=200, context_tokens=4608, dtype="float32",
               publishes=True)
-OWN_HITS = "vllm:prefix_cache_hits_total"
 
 
 @dataclasses.dataclass
@@ -73,7 +71,7 @@ class Measure:
         return is_there
 
     def ask_own(self, row, prompt):
-        return self.ask(row, prompt, lambda: self.engine.metric(OWN_HITS), self.tokens * 0.9)
+        return self.ask(row, prompt, lambda: self.engine.metric(COUNTED["own_hits"]), self.tokens * 0.9)
 
     def ask_tier(self, row, prompt, tier):
         reset_cache(self.engine)

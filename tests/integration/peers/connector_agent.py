@@ -1,344 +1,366 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent as engines see it: the connector's protocol, read and written by a second hand, and pages
-that are kept in a dict. It is right unless the test makes it wrong: by its fields, which say what
-comes of each question, and by what may happen to it."""
+"""An agent as engines' connectors see it, in a thread: keeps blocks in a dictionary, or does what
+an agent should never do, when and as often as a test says. It reads and writes with the connector's
+own wire (kvtier/connector/python), which takes one spelling of each message alone: so samovar-sim,
+which writes them in C, is held to that, too.
+
+    with ConnectorAgent(path) as agent:
+        agent.before[wire.SAVE] = lambda agent, connection, message: time.sleep(1)  # slow
+        agent.instead[wire.LOOKUP] = lambda agent, connection, message: None        # silent
+        agent.holds.add(wire.LOADED)                                                # see release()
+"""
 
 import contextlib
+import hashlib
 import mmap
 import os
-import queue
+import random
 import select
-import selectors
 import socket
-import struct
-import tempfile
+import sys
 import threading
-import time
-from dataclasses import dataclass, field
+import types
 
-HEAD = struct.Struct("<HBBIQ")
-MAGIC, VERSION = 0x5653, 1
-HELLO, OPEN, TOKENS, LOOKUP, TAKE, CLOSE, RESET, LOAD, SAVE, PING = range(1, 11)
-WELCOME, REFUSED, FOUND, DONE, LOADED, SAVED, PONG = range(65, 72)
-SCHEDULER, WORKER = 1, 2
-HIT, MISS, SLOWER, LATER, NO_ROOM = range(5)
+from peers.process import REPO, wait_until
 
+sys.path.append(str(REPO / "kvtier/connector/python"))
 
-class Reader:
-    """Fields of a body, in order."""
+from samovar_vllm import wire  # noqa: E402
 
-    def __init__(self, body):
-        self.body = body
-        self.at = 0
-
-    def take(self, form):
-        values = struct.unpack_from("<" + form, self.body, self.at)
-        self.at += struct.calcsize("<" + form)
-        return values if len(values) != 1 else values[0]
-
-    def text(self):
-        return bytes(self.take(f"{self.take('H')}s")).decode()
-
-    def numbers(self, count):
-        values = self.take(f"{count}I")
-        return list(values) if count != 1 else [values]
-
-    def end(self):
-        assert self.at == len(self.body), f"{len(self.body) - self.at} bytes too many"
+DESCRIPTORS_MAX = 64
 
 
-def text(value):
-    raw = value.encode()
-    return struct.pack("<H", len(raw)) + raw
+def once(act):
+    """An act that happens once; the others are as they should be."""
+    done = []
+
+    def first_only(agent, connection, message):
+        if done:
+            agent.answer(connection, message)
+        else:
+            done.append(True)
+            act(agent, connection, message)
+    return first_only
 
 
-@dataclass
-class Memory:
-    """An engine's pages, mapped here."""
-    map: mmap.mmap
-    block_count: int
-    segments: list  # (offset, stride, bytes)
-
-    def read(self, block):
-        return [self.map[offset + block * stride:offset + block * stride + size]
-                for offset, stride, size in self.segments]
-
-    def write(self, block, parts):
-        for (offset, stride, size), part in zip(self.segments, parts, strict=True):
-            self.map[offset + block * stride:offset + block * stride + size] = part
+def load_some(count):
+    """Instead of a LOAD: only so many blocks of it."""
+    def act(agent, connection, message):
+        agent.answer(connection, types.SimpleNamespace(**{
+            **vars(message), "engine_blocks": message.engine_blocks[:count]}))
+    return act
 
 
-@dataclass
-class Request:
-    tokens: list
-    prompt_tokens: int
-    id: str
-    lora: str
-    salt: str
+def put_off(later_ms):
+    """Instead of a LOOKUP: to be asked later."""
+    def act(_agent, connection, message):
+        connection.say(wire.FOUND, request=message.request, tokens=0, later_ms=later_ms,
+                       why=wire.LATER)
+    return act
 
 
-@dataclass
-class Engine:
-    """What one engine_id said."""
-    model: str = ""
-    block_tokens: int = 0
-    worker: str = ""
-    memory: Memory = None
-    requests: dict = field(default_factory=dict)
+def refuse(code, text):
+    """Instead of a HELLO."""
+    def act(_agent, connection, _message):
+        connection.say(wire.REFUSED, code=code, text=text)
+        connection.close()
+    return act
+
+
+class Connection:
+    def __init__(self, agent, stream):
+        self.agent, self.stream, self.boot = agent, stream, agent.boot
+        self.stream.setblocking(False)
+        self.hello = None
+        self.regions = []   # maps of a worker's memory
+        self.prompts = {}   # number -> OPEN, with all tokens that came
+        self.loads = set()  # jobs that were not answered yet
+        self.is_left = False  # by the engine, while loads are under way
+
+    def say(self, kind, **fields):
+        raw = wire.write(kind, fields.pop("boot", self.boot), **fields)
+        if kind in self.agent.holds:
+            self.agent.held.append((self, raw))
+        else:
+            self.say_bytes(raw)
+        if kind == wire.LOADED:
+            self.loads.discard(fields["job"])
+            if self.is_left:
+                self.leave()
+
+    def say_bytes(self, raw):
+        with contextlib.suppress(OSError):
+            self.stream.send(raw)
+
+    def page(self, block):
+        """The bytes of one of the engine's blocks."""
+        return b"".join(self.regions[region][offset + block * stride:][:length]
+                        for region, offset, stride, length in self.hello.segments)
+
+    def fill(self, block, page):
+        at = 0
+        for region, offset, stride, length in self.hello.segments:
+            start = offset + block * stride
+            self.regions[region][start:start + length] = page[at:at + length]
+            at += length
+
+    def has_ended(self):
+        """Whether the engine says no more."""
+        poller = select.poll()
+        poller.register(self.stream, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def leave(self):
+        """The engine has ended it; we do so too, but not while we write into its memory."""
+        self.is_left = True
+        if not self.loads:
+            self.close()
+
+    def close(self):
+        for region in self.regions:
+            region.close()
+        self.stream.close()
 
 
 class ConnectorAgent:
-    def __init__(self):
-        self.directory = tempfile.TemporaryDirectory(prefix="connector-")
-        self.path = f"{self.directory.name}/agent.sock"
-        self.pages = {}  # (model, lora, salt, tokens up to the block's end) -> parts
-        self.seen = queue.Queue()  # (kind, fields) of every message, as it came
-        # What comes of a question. A test sets them; None: nothing comes.
-        self.save_ms = 2000
-        self.answers_lookups = True
-        self.later_ms = 0  # of the next lookup alone
-        self.answers_loads = True
-        self.load_count = None  # LOADED with so many blocks, whatever was asked
-        self.answers_saves = True
-        self.refuses = None  # (code, text)
-        self.stale_boot = False  # answers as another agent would
-        self.held = []  # (socket, message) that were not sent: see release()
-        self.boot = None
-        self.start()
+    def __init__(self, path, lookup_ms=20, save_ms=500, lease_ms=30000):
+        self.path = str(path)
+        self.limits = {"lookup_ms": lookup_ms, "save_ms": save_ms, "lease_ms": lease_ms}
+        self.boot = random.getrandbits(64)
+        self.pages = {}     # key of a block -> its bytes
+        self.loaded = 0     # blocks
+        self.heard = []     # (role, message), all of them
+        self.before, self.instead = {}, {}  # by kind: what a test does to it
+        self.holds = set()  # kinds of answers that do not go out, though all is done for them
+        self.held = []      # (connection, such an answer)
+        self.connections = []
+        self._wake, self._woken = socket.socketpair()
+        self._thread = self._listener = self._failure = None
 
-    # --- what may happen to it ---
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
     def start(self):
-        self.boot = int.from_bytes(os.urandom(8), "little")
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(self.path)
-        self.listener.listen(16)
-        self.connections = {}  # socket -> (engine_id, role)
-        self.engines = {}
-        self.is_ending = False
-        self.waker, self.wakened = os.pipe()
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
+        """Anew, as another boot, when it was stopped."""
+        self.boot = random.getrandbits(64)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.path)
+        self._listener.listen(16)
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
-    def end(self):
-        """As if it had died: all its sockets close."""
-        if self.listener is None:
+    def stop(self):
+        """What its engines see of kill -9: every connection ends."""
+        if self._thread is None:
             return
-        self.is_ending = True
-        os.write(self.wakened, b"x")
-        self.thread.join()
-        os.close(self.waker)
-        os.close(self.wakened)
-        os.unlink(self.path)
-        self.listener = None
+        self._is_ending = True
+        self._wake.send(b".")
+        self._thread.join()
+        self._thread = None
         self.held = []
+        if self._failure is not None:
+            raise self._failure
 
     def restart(self):
         """Another life of it, with the pages of before."""
-        self.end()
+        self.stop()
         self.start()
 
     def release(self):
         """Sends what was held back: late answers."""
-        for sock, message in self.held:
-            with contextlib.suppress(OSError):
-                sock.send(message)
+        self.holds.clear()
+        for connection, raw in self.held:
+            connection.say_bytes(raw)
         self.held = []
 
     def spoil(self):
         """One bit of each page is another one."""
-        for key, parts in self.pages.items():
-            last = bytearray(parts[-1])
-            last[-1] ^= 1
-            self.pages[key] = [*parts[:-1], bytes(last)]
+        self.pages = {key: page[:-1] + bytes([page[-1] ^ 1]) for key, page in self.pages.items()}
 
-    def stop(self):
-        self.end()
-        self.directory.cleanup()
+    # --- what it has heard ---
 
-    # --- what it has seen ---
-
-    def wait(self, kind, timeout_s=10):
+    def wait(self, kind):
         """The next message of that kind; what came before it is forgotten."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                seen, fields = self.seen.get(timeout=max(left, 0.001))
-            except queue.Empty:
-                raise AssertionError(f"no message of kind {kind} in time") from None
-            if seen == kind:
-                return fields
+        def next_of_kind():
+            while self.heard:
+                _, message = self.heard.pop(0)
+                if message.kind == kind:
+                    return message
+            return None
+        return wait_until(next_of_kind, f"a message of kind {kind}")
 
-    def forget(self):
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.seen.get_nowait()
+    def heard_kinds(self, role=None):
+        return [message.kind for said_by, message in self.heard if role in (None, said_by)]
 
-    # --- serving ---
+    def of_role(self, role):
+        return [c for c in self.connections
+                if c.hello is not None and c.hello.role == role and not c.is_left]
+
+    def half_of(self, connection, role):
+        """The connections of that role of the same engine: one, or none when it has gone."""
+        return [c for c in self.of_role(role) if c.hello.engine_id == connection.hello.engine_id]
+
+    # --- its thread ---
 
     def _serve(self):
-        selector = selectors.DefaultSelector()
-        selector.register(self.listener, selectors.EVENT_READ)
-        selector.register(self.waker, selectors.EVENT_READ)
-        while not self.is_ending:
-            for key, _ in selector.select():
-                if key.fileobj is self.listener:
-                    sock, _ = self.listener.accept()
-                    selector.register(sock, selectors.EVENT_READ)
-                    self.connections[sock] = (None, None)
-                elif key.fileobj != self.waker and not self._hear(key.fileobj):
-                    selector.unregister(key.fileobj)
-                    del self.connections[key.fileobj]
-                    key.fileobj.close()
-        selector.close()
-        for sock in (*self.connections, self.listener):
-            sock.close()
-
-    def _hear(self, sock):
-        """One message. False: the connection is to end."""
+        self._failure = None
         try:
-            raw, fds, _, _ = socket.recv_fds(sock, 65537, 8)
-        except ConnectionError:
+            self._hear_all()
+        except Exception as failure:  # an engine that says what none should: stop() says so
+            self._failure = failure
+        for connection in self.connections:
+            connection.close()
+        self.connections = []
+        self._listener.close()
+
+    def _hear_all(self):
+        while not self._is_ending:
+            self.connections = [c for c in self.connections if c.stream.fileno() >= 0]
+            heard = {c.stream: c for c in self.connections if not c.is_left}
+            for stream in select.select([self._listener, self._woken, *heard], [], [])[0]:
+                if stream is self._woken:
+                    self._woken.recv(1)
+                elif stream is self._listener:
+                    self.connections.append(Connection(self, self._listener.accept()[0]))
+                else:
+                    self._read_in_order(heard[stream])
+
+    def _read_in_order(self, connection):
+        """What the scheduler of a worker's engine has said comes first."""
+        if connection.hello is not None and connection.hello.role == wire.WORKER:
+            for other in self.half_of(connection, wire.SCHEDULER):
+                while self._read(other):
+                    pass
+        self._read(connection)
+
+    def _read(self, connection):
+        """Whether a message was there."""
+        if connection.stream.fileno() < 0 or connection.is_left:
             return False
+        try:
+            raw, descriptors, _, _ = socket.recv_fds(
+                connection.stream, wire.MESSAGE_BYTES_MAX + 1, DESCRIPTORS_MAX)
+        except BlockingIOError:
+            return False
+        except OSError:
+            raw, descriptors = b"", []
         if not raw:
-            self.seen.put(("end", self.connections[sock][1]))
+            connection.leave()
             return False
-        magic, version, kind, length, boot = HEAD.unpack_from(raw)
-        assert (magic, version, length) == (MAGIC, VERSION, len(raw)), raw[:16]
-        assert boot == (0 if kind == HELLO else self.boot), "the boot of another agent"
-        reader = Reader(raw[HEAD.size:])
-        if kind == HELLO:
-            return self._hello(sock, reader, fds)
-        engine_id, role = self.connections[sock]
-        if role == WORKER:
-            self._hear_scheduler(engine_id)
-        HEARD[kind](self, sock, self.engines[engine_id], reader)
-        reader.end()
-        return True
-
-    def _hear_scheduler(self, engine_id):
-        """What it has sent comes before what its worker did. Its end is left to the selector."""
-        for sock, said in self.connections.items():
-            while said == (engine_id, SCHEDULER) and select.select([sock], [], [], 0)[0]:
-                if not sock.recv(1, socket.MSG_PEEK) or not self._hear(sock):
-                    break
-
-    def _say(self, sock, kind, body, is_said=True):
-        boot = self.boot ^ 1 if self.stale_boot else self.boot
-        message = HEAD.pack(MAGIC, VERSION, kind, HEAD.size + len(body), boot) + body
-        if is_said:
-            with contextlib.suppress(OSError):
-                sock.send(message)
+        message = wire.read(raw)
+        assert message.boot == (0 if message.kind == wire.HELLO else connection.boot)
+        if message.kind == wire.HELLO:
+            assert (message.rank, message.rank_count) == (0, 1) and message.version
+            assert len(descriptors) == len(message.regions)
+            assert bool(descriptors) == (message.role == wire.WORKER)
+            connection.hello = message
+            connection.regions = [mmap.mmap(fd, region[0], mmap.MAP_SHARED)
+                                  for fd, region in zip(descriptors, message.regions)]
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if message.kind == wire.LOAD:
+            connection.loads.add(message.job)
+        self.heard.append((connection.hello.role if connection.hello else None, message))
+        if message.kind in self.before:
+            self.before[message.kind](self, connection, message)
+        if message.kind in self.instead:
+            self.instead[message.kind](self, connection, message)
         else:
-            self.held.append((sock, message))
-
-    def _hello(self, sock, reader, fds):
-        (role, device, rank, rank_count, region_count, segment_count, block_count, block_tokens,
-         engine_id, _, _) = reader.take("BBHHHIII16s16s64s")
-        worker, model, version = reader.text(), reader.text(), reader.text()
-        regions = [reader.take("QQ64s") for _ in range(region_count)]
-        segments = [reader.take("IIQQQ") for _ in range(segment_count)]
-        reader.end()
-        assert (device, rank, rank_count) == (0, 0, 1) and version
-        assert len(regions) == len(fds) == (1 if role == WORKER else 0)
-        if self.refuses:
-            code, why = self.refuses
-            self._say(sock, REFUSED, struct.pack("<HHI", code, 0, 0) + text(why))
-            return False
-        engine = self.engines.setdefault(engine_id, Engine())
-        engine.model, engine.block_tokens, engine.worker = model, block_tokens, worker
-        if role == WORKER:
-            engine.memory = Memory(mmap.mmap(fds[0], regions[0][0]), block_count,
-                                   [(offset, stride, size) for _, _, offset, stride, size in segments])
-            os.close(fds[0])
-        self.connections[sock] = (engine_id, role)
-        self.seen.put((HELLO, {"role": role, "worker": worker, "model": model,
-                               "engine_id": engine_id}))
-        self._say(sock, WELCOME, struct.pack("<IIII", 30000, 2, self.save_ms, 0) + text("scripted"))
+            self.answer(connection, message)
         return True
 
-    def _open(self, sock, engine, reader):
-        number, prompt_tokens, count = reader.take("QII")
-        request = Request([], prompt_tokens, reader.text(), reader.text(), reader.text())
-        request.tokens = reader.numbers(count)
-        assert number not in engine.requests
-        engine.requests[number] = request
-        self.seen.put((OPEN, {"request": number, "id": request.id, "lora": request.lora,
-                              "salt": request.salt, "prompt_tokens": prompt_tokens}))
+    def answer(self, connection, message):
+        """What an agent should do."""
+        {wire.HELLO: self._hello, wire.OPEN: self._open, wire.TOKENS: self._tokens,
+         wire.LOOKUP: self._lookup, wire.TAKE: self._take, wire.CLOSE: self._close,
+         wire.RESET: self._reset, wire.LOAD: self._load, wire.SAVE: self._save,
+         wire.PING: lambda c, m: c.say(wire.PONG, number=m.number),
+         }[message.kind](connection, message)
 
-    def _tokens(self, sock, engine, reader):
-        number, first, count = reader.take("QII")
-        request = engine.requests[number]
-        assert first == len(request.tokens)
-        request.tokens += reader.numbers(count)
+    def _hello(self, connection, _message):
+        connection.say(wire.WELCOME, version="fake", **self.limits)
 
-    def _keys(self, engine, number):
-        request = engine.requests[number]
-        step = engine.block_tokens
-        return [(engine.model, request.lora, request.salt, tuple(request.tokens[:end]))
-                for end in range(step, request.prompt_tokens + 1, step)]
+    def _open(self, connection, message):
+        assert message.request not in connection.prompts
+        connection.prompts[message.request] = message
 
-    def _lookup(self, sock, engine, reader):
-        number, local, spare = reader.take("QII")
-        assert spare == 0 and local % engine.block_tokens == 0
-        last = (engine.requests[number].prompt_tokens - 1) // engine.block_tokens
-        keys = self._keys(engine, number)[local // engine.block_tokens:last]
-        count = next((i for i, key in enumerate(keys) if key not in self.pages), len(keys))
-        self.seen.put((LOOKUP, {"request": number, "local": local, "found": count}))
-        later_ms, self.later_ms = self.later_ms, 0
-        why = LATER if later_ms else HIT if count else MISS
-        tokens = 0 if later_ms else count * engine.block_tokens
-        self._say(sock, FOUND, struct.pack("<QIIB7x", number, tokens, later_ms, why),
-                  self.answers_lookups)
+    def _tokens(self, connection, message):
+        prompt = connection.prompts[message.request]
+        assert message.first == len(prompt.tokens)
+        prompt.tokens += message.tokens
 
-    def _take(self, sock, engine, reader):
-        number, first, count = reader.take("QII")
-        assert number in engine.requests
-        self.seen.put((TAKE, {"request": number, "first": first, "count": count}))
-
-    def _close(self, sock, engine, reader):
-        number = reader.take("Q")
-        del engine.requests[number]
-        self.seen.put((CLOSE, {"request": number}))
-
-    def _load(self, sock, engine, reader):
-        job, number, first, count = reader.take("QQII")
-        blocks = reader.numbers(count)
-        keys = self._keys(engine, number)[first:first + count] if number in engine.requests else []
-        loaded = 0
-        for key, block in zip(keys, blocks):
-            if key not in self.pages or loaded == self.load_count:
+    def _lookup(self, connection, message):
+        prompt = connection.prompts[message.request]
+        tokens = connection.hello.block_tokens
+        assert message.local_tokens % tokens == 0
+        found, first = 0, message.local_tokens // tokens
+        if not self.half_of(connection, wire.WORKER):
+            first = len(prompt.tokens)  # there is nowhere to load to
+        for key in self.keys(connection, prompt)[first:(prompt.prompt_tokens - 1) // tokens]:
+            if key not in self.pages:
                 break
-            engine.memory.write(block, self.pages[key])
+            found += tokens
+        connection.say(wire.FOUND, request=message.request, tokens=found, later_ms=0,
+                       why=wire.HIT if found else wire.MISS)
+
+    def _take(self, connection, message):
+        """Nothing ever leaves here: there is nothing to hold."""
+        assert message.request in connection.prompts
+
+    def _close(self, connection, message):
+        del connection.prompts[message.number]
+
+    def _reset(self, connection, message):
+        self.pages.clear()
+        connection.say(wire.DONE, number=message.number)
+
+    def _load(self, connection, message):
+        keys, loaded = self.keys_of_worker(connection, message.request), 0
+        for index, block in enumerate(message.engine_blocks, message.first_block):
+            if index >= len(keys) or keys[index] not in self.pages:
+                break
+            connection.fill(block, self.pages[keys[index]])
             loaded += 1
-        self.seen.put((LOAD, {"job": job, "request": number, "blocks": blocks}))
-        self._say(sock, LOADED, struct.pack("<QII", job, loaded, 0), self.answers_loads)
+        self.loaded += loaded
+        connection.say(wire.LOADED, job=message.job, block_count=loaded)
 
-    def _save(self, sock, engine, reader):
-        job, entry_count, step_tokens, step_us, spare = reader.take("QIIII")
-        assert spare == 0 and step_us > 0
-        saved = known = refused = 0
-        for _ in range(entry_count):
-            number, first, count = reader.take("QII")
-            blocks = reader.numbers(count)
-            keys = self._keys(engine, number)[first:first + count]
-            assert len(keys) == count, "blocks of prompts alone"
-            for key, block in zip(keys, blocks):
-                known += key in self.pages
-                saved += key not in self.pages
-                self.pages[key] = engine.memory.read(block)
-        self.seen.put((SAVE, {"saved": saved, "known": known}))
-        self._say(sock, SAVED, struct.pack("<QIIII", job, saved, known, refused, 0),
-                  self.answers_saves)
+    def _save(self, connection, message):
+        known = refused = 0
+        copied = {}
+        for request, first, blocks in message.entries:
+            keys = self.keys_of_worker(connection, request)
+            for index, block in enumerate(blocks, first):
+                if index >= len(keys):
+                    refused += 1
+                elif keys[index] in self.pages:
+                    known += 1
+                else:
+                    copied[keys[index]] = connection.page(block)
+        # The engine leaves them alone until it has ended the connection: were they, all the while?
+        if not connection.has_ended():
+            self.pages.update(copied)
+        connection.say(wire.SAVED, job=message.job, saved=len(copied), known=known,
+                       refused=refused)
 
+    def keys(self, connection, prompt):
+        """Of the full blocks of the tokens that came, each standing for all before it."""
+        tokens, keys = connection.hello.block_tokens, []
+        key = f"{connection.hello.model} {prompt.lora} {prompt.salt}".encode()
+        for first in range(0, len(prompt.tokens) - tokens + 1, tokens):
+            block = wire.pack_numbers(prompt.tokens[first:first + tokens])
+            key = hashlib.sha256(key + block).digest()
+            keys.append(key)
+        return keys
 
-HEARD = {
-    OPEN: ConnectorAgent._open,
-    TOKENS: ConnectorAgent._tokens,
-    LOOKUP: ConnectorAgent._lookup,
-    TAKE: ConnectorAgent._take,
-    CLOSE: ConnectorAgent._close,
-    LOAD: ConnectorAgent._load,
-    SAVE: ConnectorAgent._save,
-}
+    def keys_of_worker(self, connection, request):
+        for other in self.half_of(connection, wire.SCHEDULER):
+            if request in other.prompts:
+                return self.keys(other, other.prompts[request])
+        return []

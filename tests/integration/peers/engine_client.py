@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 An engine as the agent's socket sees it: its scheduler, its worker, and its memory, whose every page
-the test can fill and read. It says what the test says, in the words of kvtier/connector/ipc_wire.h.
+the test can fill and read. It says what the test says, in the words of kvtier/connector/ipc_wire.h,
+packed here by a second hand: the connector's own wire says nothing wrong, and what it and the agent
+misread alike would go unseen.
 """
 
 import array

@@ -95,6 +95,17 @@ class Router(Daemon):
     def wait_idle(self):
         wait_until(lambda: not self.in_flight(), lambda: f"still in flight: {self.in_flight()}")
 
+    def wait_believed(self, count, block_tokens):
+        """Until it has read what each of so many agents says, and that its engine's blocks are so
+        large: before that it can tell them of nothing."""
+        def rows():
+            return self.admin("/residency").json()["workers"]
+
+        def is_known(row):
+            return row["believed"] and row["agent"]["block_tokens"] == block_tokens
+        wait_until(lambda: [is_known(row) for row in rows()] == [True] * count,
+                   lambda: f"all believed: {rows()}")
+
     def request_line(self, answer):
         """The log line of the exchange that gave this answer."""
         return self.log.wait("request", request_id=answer.get("x-request-id"))
