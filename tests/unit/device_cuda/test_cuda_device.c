@@ -10,7 +10,7 @@
 
 #include "backends/runtime/random.h"
 #include "tests/support/leak_check.h"
-#include "tests/unit/device/gpu_engine.h"
+#include "tests/unit/device_cuda/gpu_engine.h"
 
 TestSuite(cuda_device, .fini = leak_check);
 

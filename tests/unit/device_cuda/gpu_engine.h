@@ -2,8 +2,8 @@
 
 /* gpu_engine: an engine on a fake GPU: its pages in HBM, its stream, and what it tells the agent.
  * In the test's own process, by the driver's calls. */
-#ifndef TESTS_UNIT_DEVICE_GPU_ENGINE_H
-#define TESTS_UNIT_DEVICE_GPU_ENGINE_H
+#ifndef TESTS_UNIT_DEVICE_CUDA_GPU_ENGINE_H
+#define TESTS_UNIT_DEVICE_CUDA_GPU_ENGINE_H
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
