@@ -62,9 +62,7 @@ static struct cuda_device *cuda_of(struct device *device)
 
 static const struct cuda_device *const_cuda_of(const struct device *device)
 {
-    const char *bytes = (const char *)device;
-
-    return (const void *)(bytes - offsetof(struct cuda_device, device));
+    return container_of(device, const struct cuda_device, device);
 }
 
 static struct cuda_memory *memory_of(struct engine_memory *memory)

@@ -186,7 +186,7 @@ Test(cuda_device, a_block_in_many_adjacent_layers_is_one_piece)
     finish();
 }
 
-/* Both slabs and the list of blocks are used many times within one job. */
+/* The slab and the list of blocks are used many times within one job. */
 Test(cuda_device, a_job_larger_than_the_slab_is_whole)
 {
     start(small);
