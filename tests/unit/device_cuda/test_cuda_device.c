@@ -674,10 +674,9 @@ static void random_life(uint64_t seed)
     device_config.pin_chunk_bytes = 4096;
     create(device_config);
     arena = aligned_alloc(4096, 40960);
-    if (random_next(&random) % 2)
+    bool is_registered = random_next(&random) % 2;
+    if (is_registered)
         cr_assert(eq(int, device->ops->register_host(device, arena, 40960), 0));
-    else
-        device_config.pin_chunk_bytes = 0;
     struct engine_memory *memory = import();
 
     for (int step = 0; step < 3; step++) {
@@ -701,7 +700,7 @@ static void random_life(uint64_t seed)
             assert_block(&layout, pages[i].engine_block, values[i]);
     }
     engine_memory_unref(&memory);
-    if (device_config.pin_chunk_bytes > 0)
+    if (is_registered)
         device->ops->unregister_host(device, arena);
     finish();
 }
