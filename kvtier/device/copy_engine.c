@@ -12,8 +12,8 @@
  * DESIGN
  *
  *   piece by piece:  wait for the engine | batch of copies | batch | ... | done
- *   gathered, out:   wait for the engine | gather pages into slab | slab to host | gather | ... |
- * done gathered, in:    wait for the engine | host to slab | scatter slab to pages | ... | done
+ *   gathered, out:   wait for the engine | pages to slab | slab to host | ... | done
+ *   gathered, in:    wait for the engine | host to slab | slab to pages | ... | done
  *
  * All of it on one stream, so that each step finds what the one before has left, the slab included:
  * it is filled again when its last reader is through. Gathering costs a thirtieth of what the link

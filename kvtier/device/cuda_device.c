@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
 #include "kvtier/device/copy_engine.h"
 #include "kvtier/device/copy_lane.h"
@@ -61,9 +62,7 @@ static struct cuda_device *cuda_of(struct device *device)
 
 static const struct cuda_device *const_cuda_of(const struct device *device)
 {
-    const char *bytes = (const char *)device;
-
-    return (const void *)(bytes - offsetof(struct cuda_device, device));
+    return container_of(device, const struct cuda_device, device);
 }
 
 static struct cuda_memory *memory_of(struct engine_memory *memory)
@@ -248,23 +247,15 @@ static int cuda_import_memory(struct device *device, const struct engine_export 
 
 /* ---- copy ---- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /* Until what the engine's stream was given before its event is done. -ETIMEDOUT; -EIO. */
 static int await_engine(const struct cuda_driver *driver, struct cuda_event *event, uint32_t ms_max)
 {
-    uint64_t end_ns = now_ns() + (uint64_t)ms_max * 1000000;
+    uint64_t end_us = clock_now_us() + (uint64_t)ms_max * 1000;
     struct timespec pause = {.tv_nsec = ENGINE_POLL_NS_MIN};
     int result;
 
     while ((result = driver->event_query(event)) == CUDA_NOT_READY) {
-        if (now_ns() > end_ns)
+        if (clock_now_us() > end_us)
             return -ETIMEDOUT;
         nanosleep(&pause, NULL);
         if (pause.tv_nsec < ENGINE_POLL_NS_MAX)

@@ -49,7 +49,6 @@ enum {
 
     /* Results that decide something. */
     CUDA_OUT_OF_MEMORY = 2,
-    CUDA_NO_DEVICE = 100,
     CUDA_NOT_READY = 600,
 
     /* Flags and attributes. */

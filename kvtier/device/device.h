@@ -35,8 +35,7 @@ struct engine_export {
     uint8_t handles[PAGE_REGION_COUNT_MAX][DEVICE_HANDLE_BYTES]; /* CUDA: of each allocation, */
     uint64_t handle_offsets[PAGE_REGION_COUNT_MAX];              /* and where in it the region is */
     uint8_t event_handle[DEVICE_HANDLE_BYTES]; /* CUDA: recorded on its stream; all 0: none */
-    uint32_t ordinal;                          /* CUDA: the GPU, as the agent counts; by UUID */
-    uint8_t uuid[16];
+    uint8_t uuid[16];                          /* CUDA: of the GPU */
 };
 
 /* One engine rank's memory, mapped here. Reference counted: a copy in flight keeps it. Allocations

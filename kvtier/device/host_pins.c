@@ -64,8 +64,9 @@ static void pin_chunk(struct host_arena *arena, size_t chunk)
         __atomic_fetch_add(&pins->stats.failed_chunks, 1, __ATOMIC_RELAXED);
         return;
     }
-    __atomic_fetch_add(&pins->stats.pinned_bytes, len, __ATOMIC_RELAXED);
+    /* In this order: what is counted as pinned is copied as pinned. */
     __atomic_store_n(&arena->is_pinned[chunk], true, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&pins->stats.pinned_bytes, len, __ATOMIC_RELEASE);
 }
 
 static void *pin_arena(void *arg)
@@ -215,7 +216,7 @@ struct host_span host_view_span(const struct host_view *view, const void *at)
 struct host_pins_stats host_pins_stats(const struct host_pins *pins)
 {
     return (struct host_pins_stats){
-        .pinned_bytes = __atomic_load_n(&pins->stats.pinned_bytes, __ATOMIC_RELAXED),
+        .pinned_bytes = __atomic_load_n(&pins->stats.pinned_bytes, __ATOMIC_ACQUIRE),
         .failed_chunks = __atomic_load_n(&pins->stats.failed_chunks, __ATOMIC_RELAXED)};
 }
 

@@ -172,7 +172,7 @@ run_bench()
 part_bench()
 {
     bench_part_status=0
-    for bench in chain prompt bodies index eviction lookup redis tier_move; do
+    for bench in chain prompt bodies index eviction lookup redis tier_lookup tier_move; do
         run_bench $bench --quick || bench_part_status=1
     done
     run_bench exactness --quick || bench_part_status=1

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "kvtier/device/cuda_driver.h"
+#include "tests/gpu/ipc_handle.h"
 
 /* A kernel that multiplies and adds, and touches no memory but one word a thread. */
 static const char busy_ptx[] =
@@ -66,19 +67,13 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* cuIpcGetMemHandle() and cuIpcGetEventHandle() are an engine's calls, not the agent's. */
-static int get_handle(struct peer *peer, const char *name, const void *of, uint8_t *bytes)
+static int get_handle(const struct peer *peer, const char *name, const void *of, uint8_t *bytes)
 {
-    int (*get)(struct cuda_ipc_handle *, const void *);
     struct cuda_ipc_handle handle;
-    void *symbol = NULL;
-    int found, result = peer->driver.find(name, &symbol, 4010, 0, &found);
+    int result = ipc_handle_get(&peer->driver, name, of, &handle);
 
-    if (result != 0)
-        return result;
-    memcpy(&get, &symbol, sizeof get);
-    result = get(&handle, of);
-    memcpy(bytes, &handle, sizeof handle);
+    if (result == 0)
+        memcpy(bytes, &handle, sizeof handle);
     return result;
 }
 

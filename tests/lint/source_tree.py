@@ -8,6 +8,8 @@ import argparse
 import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 EXIT_SKIP = 77
@@ -54,6 +56,16 @@ def open_tree(description):
     default = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("--root", default=default, help="repository to check")
     return SourceTree(parser.parse_args().root)
+
+
+def find_program(name, version):
+    """(program, its version): the one named for that version first; (None, 0) without any."""
+    for program in (f"{name}-{version}", name):
+        if shutil.which(program):
+            text = subprocess.run([program, "--version"], capture_output=True, text=True,
+                                  check=True).stdout
+            return program, int(re.search(r"version (\d+)", text)[1])
+    return None, 0
 
 
 TOKEN = re.compile(

@@ -19,6 +19,7 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/random.h"
 #include "kvtier/device/cuda_driver.h"
+#include "tests/gpu/ipc_handle.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 enum { MOVER_COUNT = 3, ROUND_COUNT = 1150, LAYERS = 16, PIECE = 96, PAGE = LAYERS * PIECE };
@@ -54,14 +55,9 @@ struct mover {
 
 static struct cuda_ipc_handle export_handle(struct race *race, const char *name, const void *of)
 {
-    int (*get)(struct cuda_ipc_handle *, const void *);
     struct cuda_ipc_handle handle;
-    void *symbol;
-    int found;
 
-    must(race->driver.find(name, &symbol, 4010, 0, &found));
-    memcpy(&get, &symbol, sizeof get);
-    must(get(&handle, of));
+    must(ipc_handle_get(&race->driver, name, of, &handle));
     return handle;
 }
 

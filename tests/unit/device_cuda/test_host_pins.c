@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "tests/support/leak_check.h"
-#include "tests/unit/device/gpu_engine.h"
+#include "tests/unit/device_cuda/gpu_engine.h"
 
 TestSuite(host_pins, .fini = leak_check);
 

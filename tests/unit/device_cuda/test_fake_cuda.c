@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "tests/support/leak_check.h"
-#include "tests/unit/device/gpu_engine.h"
+#include "tests/unit/device_cuda/gpu_engine.h"
 
 TestSuite(fake_cuda, .fini = leak_check);
 

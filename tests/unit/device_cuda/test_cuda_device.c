@@ -10,7 +10,7 @@
 
 #include "backends/runtime/random.h"
 #include "tests/support/leak_check.h"
-#include "tests/unit/device/gpu_engine.h"
+#include "tests/unit/device_cuda/gpu_engine.h"
 
 TestSuite(cuda_device, .fini = leak_check);
 
@@ -186,7 +186,7 @@ Test(cuda_device, a_block_in_many_adjacent_layers_is_one_piece)
     finish();
 }
 
-/* Both slabs and the list of blocks are used many times within one job. */
+/* The slab and the list of blocks are used many times within one job. */
 Test(cuda_device, a_job_larger_than_the_slab_is_whole)
 {
     start(small);
@@ -381,9 +381,13 @@ Test(cuda_device, what_is_no_handle_is_refused)
 
     cr_assert(eq(int, device->ops->import(device, &told, &memory, why), -EINVAL));
 
+    cr_assert(eq(str, why, "fake GPU 0: an IPC handle cannot be opened: CUDA_ERROR_FAKE"));
     told = engine.told;
     memset(told.event_handle, 0x55, DEVICE_HANDLE_BYTES);
     cr_assert(eq(int, device->ops->import(device, &told, &memory, why), -EINVAL));
+    cr_assert(eq(str, why,
+                 "the engine's event cannot be opened: CUDA_ERROR_FAKE (do both see one "
+                 "/dev/shm?)"));
     told = engine.told;
     told.uuid[3]++;
     cr_assert(eq(int, device->ops->import(device, &told, &memory, why), -ENODEV));
@@ -392,6 +396,35 @@ Test(cuda_device, what_is_no_handle_is_refused)
     told.layout.segments[1].bytes = UINT64_MAX;
     cr_assert(eq(int, device->ops->import(device, &told, &memory, why), -EINVAL));
     cr_assert(eq(sz, fake_cuda_counts().opened, 0));
+    finish();
+}
+
+Test(cuda_device, an_import_that_the_driver_refuses_leaves_nothing_open)
+{
+    static const struct {
+        const char *call;
+        int result;
+        int status;
+        const char *why;
+    } cases[] = {
+        {"cuIpcOpenMemHandle", CUDA_OUT_OF_MEMORY, -ENOMEM,
+         "fake GPU 0: an IPC handle cannot be opened: CUDA_ERROR_OUT_OF_MEMORY"},
+        {"cuMemGetAddressRange", 999, -EINVAL,
+         "fake GPU 0: the size of an engine's allocation is not known: CUDA_ERROR_FAKE"},
+    };
+    struct engine_memory *memory;
+    start(large);
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fake_cuda_fail(cases[i].call, cases[i].result, 0);
+
+        cr_assert(
+            eq(int, device->ops->import(device, &engine.told, &memory, why), cases[i].status));
+
+        cr_assert(eq(str, why, (char *)cases[i].why));
+        cr_assert(eq(ptr, memory, NULL));
+        cr_assert(eq(sz, fake_cuda_counts().opened, 0));
+    }
     finish();
 }
 
@@ -547,6 +580,8 @@ Test(cuda_device, what_fails_at_the_start_is_said)
         {"cuInit", 999, "the CUDA driver does not start: CUDA_ERROR_FAKE"},
         {"cuDevicePrimaryCtxRetain", CUDA_OUT_OF_MEMORY,
          "fake GPU 0: no context: CUDA_ERROR_OUT_OF_MEMORY"},
+        {"cuCtxSetCurrent", 999, "fake GPU 0: the context cannot be used: CUDA_ERROR_FAKE"},
+        {"cuDeviceGet", 999, "the CUDA driver gives no GPU"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -567,6 +602,11 @@ Test(cuda_device, an_old_driver_and_one_without_a_gpu_are_refused)
     fake_cuda_reset(config);
     cr_assert(eq(int, device_cuda_create(&device, why), -ENODEV));
     cr_assert(eq(str, why, "the CUDA driver is of 11.8, older than 12.0"));
+
+    config.version = 11030;
+    fake_cuda_reset(config);
+    cr_assert(eq(int, device_cuda_create(&device, why), -ENODEV));
+    cr_assert(eq(str, why, "the CUDA driver lacks cuDeviceGetUuid of version 11040"));
 
     config = fake_cuda_default();
     config.gpu_count = 0;
@@ -634,10 +674,9 @@ static void random_life(uint64_t seed)
     device_config.pin_chunk_bytes = 4096;
     create(device_config);
     arena = aligned_alloc(4096, 40960);
-    if (random_next(&random) % 2)
+    bool is_registered = random_next(&random) % 2;
+    if (is_registered)
         cr_assert(eq(int, device->ops->register_host(device, arena, 40960), 0));
-    else
-        device_config.pin_chunk_bytes = 0;
     struct engine_memory *memory = import();
 
     for (int step = 0; step < 3; step++) {
@@ -661,7 +700,7 @@ static void random_life(uint64_t seed)
             assert_block(&layout, pages[i].engine_block, values[i]);
     }
     engine_memory_unref(&memory);
-    if (device_config.pin_chunk_bytes > 0)
+    if (is_registered)
         device->ops->unregister_host(device, arena);
     finish();
 }

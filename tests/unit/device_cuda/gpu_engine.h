@@ -2,8 +2,8 @@
 
 /* gpu_engine: an engine on a fake GPU: its pages in HBM, its stream, and what it tells the agent.
  * In the test's own process, by the driver's calls. */
-#ifndef TESTS_UNIT_DEVICE_GPU_ENGINE_H
-#define TESTS_UNIT_DEVICE_GPU_ENGINE_H
+#ifndef TESTS_UNIT_DEVICE_CUDA_GPU_ENGINE_H
+#define TESTS_UNIT_DEVICE_CUDA_GPU_ENGINE_H
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -13,6 +13,7 @@
 
 #include "kvtier/device/cuda_driver.h"
 #include "kvtier/device/device.h"
+#include "tests/gpu/ipc_handle.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 struct gpu_engine {
@@ -39,14 +40,9 @@ static inline uint32_t gpu_layout_page(struct gpu_layout layout)
 static inline struct cuda_ipc_handle engine_handle(struct gpu_engine *engine, const char *name,
                                                    const void *of)
 {
-    int (*get)(struct cuda_ipc_handle *, const void *);
     struct cuda_ipc_handle handle;
-    void *symbol;
-    int found;
 
-    cr_assert(eq(int, engine->driver.find(name, &symbol, 4010, 0, &found), 0));
-    memcpy(&get, &symbol, sizeof get);
-    cr_assert(eq(int, get(&handle, of), 0));
+    cr_assert(eq(int, ipc_handle_get(&engine->driver, name, of, &handle), 0));
     return handle;
 }
 
