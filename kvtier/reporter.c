@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "backends/runtime/log.h"
+#include "backends/runtime/system_random.h"
 #include "kvtier/attempt_key.h"
 #include "kvtier/state_keeper.h"
 
@@ -364,16 +364,6 @@ void reporter_linked(struct reporter *reporter)
 
 /* ---- life ---- */
 
-static uint64_t draw_epoch(void)
-{
-    uint64_t epoch = 0;
-
-    while (epoch == 0)
-        if (getrandom(&epoch, sizeof epoch, 0) != (ssize_t)sizeof epoch)
-            abort(); /* as for any length up to 256 */
-    return epoch;
-}
-
 static void make_meta(struct reporter *reporter, uint64_t epoch)
 {
     struct residency_meta *meta = &reporter->meta;
@@ -452,7 +442,7 @@ static int open_source(struct reporter *reporter)
 int reporter_create(struct io_loop *io, struct reporter_config config, struct reporter **created)
 {
     struct reporter *reporter = calloc(1, sizeof *reporter);
-    uint64_t epoch = draw_epoch();
+    uint64_t epoch = system_random_id();
     int status;
 
     *created = NULL;

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
 #include "backends/runtime/random.h"
+#include "backends/runtime/system_random.h"
 #include "backends/secret_file.h"
 #include "hashing/digest.h"
 #include "hashing/fingerprint.h"
@@ -309,13 +309,6 @@ static void start_handles(struct app *app)
     app->drain.data = app;
 }
 
-static void fill_random(void *bytes, size_t len)
-{
-    ssize_t filled = getrandom(bytes, len, 0);
-
-    assert(filled == (ssize_t)len); /* as for any length up to 256 */
-}
-
 /* The secret of a file, which others have too. */
 static int read_secret(struct relay *relay, const char *path)
 {
@@ -337,8 +330,8 @@ static int make_secret(struct relay *relay, const struct router_options *options
     static_assert((int)DIGEST_SECRET_BYTES == (int)BLOCK_CHAIN_SECRET_BYTES, "one secret for both");
     *seed = options->seed;
     if (options->seed == 0) {
-        fill_random(bytes, sizeof bytes);
-        fill_random(seed, sizeof *seed);
+        system_random_fill(bytes, sizeof bytes);
+        system_random_fill(seed, sizeof *seed);
     } else {
         memcpy(bytes, seed, sizeof *seed);
     }

@@ -4,10 +4,10 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <sys/random.h>
 
 #include "backends/redis/redis_link.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/system_random.h"
 #include "router/join/join.h"
 #include "router/load_share.h"
 
@@ -49,16 +49,6 @@ static void on_away(void *ctx, int error, const char *why)
 static struct residency_agent find_agent(void *ctx, const struct worker *worker)
 {
     return relay_agent(ctx, worker);
-}
-
-/* Never 0, and never the same for two routers, seed or not. */
-static uint64_t draw_id(void)
-{
-    uint64_t id = 0;
-    ssize_t filled = getrandom(&id, sizeof id, 0);
-
-    assert(filled == (ssize_t)sizeof id);
-    return id != 0 ? id : 1;
 }
 
 static struct redis_link_config link_config(const struct redis_url *url, const char *password)
@@ -121,7 +111,7 @@ int app_start_join(struct app *app, const struct router_options *options,
 {
     int status;
 
-    app->router_id = draw_id();
+    app->router_id = system_random_id();
     app->has_notes_link = true; /* so that the first failure is said */
     status = open_links(app, link_config(url, password));
     return status < 0 ? status : make_join(app, options);

@@ -10,13 +10,17 @@
 
 #include <stdint.h>
 
-static inline uint64_t random_next(uint64_t *state)
+/* Every bit of z over all of them; another z, another number. */
+static inline uint64_t random_mix(uint64_t z)
 {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
+}
+
+static inline uint64_t random_next(uint64_t *state)
+{
+    return random_mix(*state += 0x9e3779b97f4a7c15u);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backends/runtime/random.h"
 #include "hashing/token_name.h"
 
 /*
@@ -34,11 +35,7 @@ void engine_requests_init(struct engine_requests *requests, struct engine_reques
 
 static uint64_t spread(const struct engine_requests *requests, uint64_t number)
 {
-    uint64_t z = number ^ requests->config.seed;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u; /* splitmix64 (Steele, Lea, Flood 2014) */
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return random_mix(number ^ requests->config.seed);
 }
 
 /* ---- tokens ---- */

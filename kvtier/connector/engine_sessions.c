@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "backends/runtime/log.h"
+#include "backends/runtime/system_random.h"
 #include "kvtier/connector/engine_sessions_parts.h"
 
 /*
@@ -289,16 +289,6 @@ static void on_sweep(uv_timer_t *timer)
 
 /* ---- life ---- */
 
-static uint64_t draw(void)
-{
-    uint64_t number = 0;
-
-    while (number == 0)
-        if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
-            abort(); /* as for any length up to 256 */
-    return number;
-}
-
 static int prepare_answers(struct engine_sessions *sessions)
 {
     const struct ipc_message busy = {
@@ -334,7 +324,7 @@ int engine_sessions_create(struct engine_sessions_config config,
     sessions->config = config;
     sessions->callbacks = callbacks;
     sessions->ctx = ctx;
-    sessions->boot = draw();
+    sessions->boot = system_random_id();
     list_init(&sessions->strangers);
     list_init(&sessions->all);
     status = prepare_answers(sessions);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 #include "backends/runtime/fault_point.h"
+#include "backends/runtime/system_random.h"
 #include "hashing/checksum.h"
 #include "kvtier/tiers/block_io.h"
 #include "kvtier/tiers/slot_header.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 /*
@@ -468,8 +468,7 @@ int tier_ssd_create(struct tier_ssd_config config, struct tier **tier, char why[
         .ops = &tier_ssd_ops, .page_bytes = config.page_bytes, .layout = config.layout};
     ssd->io = config.io;
     (void)pthread_mutex_init(&ssd->mutex, NULL);
-    if (getrandom(&ssd->epoch, sizeof ssd->epoch, 0) != sizeof ssd->epoch)
-        ssd->epoch = first_sequence();
+    ssd->epoch = system_random_id();
     atomic_init(&ssd->sequence, first_sequence());
     status = set_up(ssd, &config, why);
     if (status < 0)
