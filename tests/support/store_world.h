@@ -302,7 +302,7 @@ static inline struct world *world_create(struct io_loop *io, struct world_config
     world->io = io;
     world->config = config;
     world->checks_order = true;
-    world->device.device.ops = &fake_device_ops;
+    world->device.device = (struct device){&fake_device_ops, .is_by_processor = true};
     world->disk = calloc(config.ssd_slots + 1, sizeof *world->disk);
     world->engine = calloc(1, sizeof *world->engine);
     world->engine->layout.block_count = WORLD_ENGINE_BLOCKS;
