@@ -142,6 +142,21 @@ static uint32_t later_ms(const struct engine_session *session, struct engine_req
     return later;
 }
 
+/* What it holds and has not used before; last blocks first, as block_table_use() does. */
+static void use_held(struct engine_request *request)
+{
+    const uint32_t first = request->hold_first;
+    const uint32_t end = first + (uint32_t)tier_hold_count(request->hold);
+    const uint32_t behind = request->used_end > first ? request->used_end : first;
+    const uint32_t before = request->used_first < end ? request->used_first : end;
+
+    if (behind < end)
+        tier_hold_use(request->hold, behind - first, end - behind);
+    if (request->used_end > first && before > first)
+        tier_hold_use(request->hold, 0, before - first);
+    engine_request_note_use(request, first, end);
+}
+
 /* Holds what is worth loading of the request's blocks from first on. */
 static struct ipc_found look_up(struct engine_session *session, struct engine_request *request,
                                 uint32_t first)
@@ -176,6 +191,7 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
         found.why = IPC_FOUND_NO_ROOM;
         return found;
     }
+    use_held(request);
     fault_point_pass(FAULT_HOLD_TAKEN);
     found.tokens = (uint32_t)tier_hold_count(request->hold) * session->block_tokens;
     found.why = IPC_FOUND_HIT;

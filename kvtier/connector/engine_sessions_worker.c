@@ -214,11 +214,15 @@ static size_t gather(const struct engine_session *session, const struct ipc_save
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t index = entry->first_block + i;
 
-        saves[i] = (struct tier_save){
-            .key = request->keys[index], .depth = index, .engine_block = engine_blocks[i]};
+        saves[i] = (struct tier_save){.key = request->keys[index],
+                                      .depth = index,
+                                      .engine_block = engine_blocks[i],
+                                      .is_used = engine_request_has_used(request, index)};
         if (index > 0)
             saves[i].parent = request->keys[index - 1].name;
     }
+    if (count > 0)
+        engine_request_note_use(request, entry->first_block, entry->first_block + count);
     *refused += entry->block_count - count;
     return count;
 }

@@ -95,12 +95,15 @@ double tier_store_rising_ms(const struct tier_store *store, const struct block_k
 
 /*
  * A lease on the first blocks of keys that can be loaded: they stay until tier_hold_release() or
- * until ms have passed. Counts as a use. NULL: none can be loaded, or no memory. The hold's
- * owner is whoever calls; expired holds hold nothing, and loads by them fail.
+ * until ms have passed. NULL: none can be loaded, or no memory. The hold's owner is whoever calls;
+ * expired holds hold nothing, and loads by them fail.
  */
 struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
                                   size_t count, uint64_t ms);
 size_t tier_hold_count(const struct tier_hold *hold); /* that it holds now; 0: it has expired */
+/* A request uses the blocks [first, first + count) of those it holds. Once for each of its blocks:
+ * whoever asks again, or saves what it has loaded, is still the same request. */
+void tier_hold_use(struct tier_hold *hold, size_t first, size_t count);
 void tier_hold_extend(struct tier_hold *hold, uint64_t ms); /* from now on; not an expired one */
 /* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. Those that
  * stay keep their numbers. */
@@ -127,6 +130,7 @@ struct tier_save {
     struct digest_128 parent;
     uint32_t depth;
     uint32_t engine_block;
+    bool is_used; /* by the same request, and counted already */
 };
 
 /*
