@@ -40,6 +40,8 @@ struct engine_request {
     struct ipc_found found;  /* what it was answered, */
     uint64_t found_until_ms; /* and until when the same question gets the same answer; 0: never */
     uint32_t waited_ms;      /* that it was told to wait for blocks on their way up */
+    uint64_t taken_us;       /* when the engine had room for what was found */
+    uint64_t load_us;        /* how long that took to load; 0: it has not come, or was noted */
     uint32_t used_first;     /* keys [used_first, used_end) were used by it: of whatever it asks */
     uint32_t used_end;       /* and saves how often, one request is one use */
     bool is_saving;          /* blocks of it were computed: to ask again, it was preempted */
