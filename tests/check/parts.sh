@@ -76,7 +76,7 @@ run_pytest()
     bin_dir=$1
     shift
     [ -z "$FILTER" ] || set -- "$@" -k "$FILTER"
-    SAMOVAR_BIN_DIR=$PWD/$bin_dir build/venv/bin/python -m pytest -v -rs --color=no \
+    SAMOVAR_BIN_DIR=$PWD/$bin_dir build/venv/bin/python -m pytest -v -rs --color=no --durations=20 \
         -p no:cacheprovider --basetemp="$LOG_DIR/pytest" "$@" >"$LOG_DIR/pytest.out" 2>&1
     pytest_status=$?
     cat "$LOG_DIR/pytest.out"
