@@ -437,6 +437,8 @@ struct node_tiers_stats node_tiers_stats(const struct node_tiers *tiers)
     if (tiers == NULL)
         return sum;
     sum.engines = engine_sessions_stats(tiers->sessions);
+    if (tiers->devices[DEVICE_CUDA] != NULL)
+        sum.gpus = cuda_device_stats(tiers->devices[DEVICE_CUDA]);
     for (const struct list_node *node = tiers->layouts.all.head.next;
          node != &tiers->layouts.all.head; node = node->next) {
         const struct engine_layout *layout = container_of(node, const struct engine_layout, in_all);
