@@ -183,6 +183,7 @@ static void register_worker(struct engine_conn *conn, struct engine_session *ses
     sessions->stats.engine_count++;
     sessions->stats.registered_total++;
     log_registered(session, hello);
+    engine_session_reset(session);
     welcome(conn);
     sessions->callbacks->on_registered(sessions->ctx, session, session->worker_index, layout);
 }
