@@ -6,9 +6,10 @@
  * says the block_table. Its calls block; they run on a mover's threads, any number at once, for
  * different slots (or readers of one).
  *
- * A slot is a header (slot_header.h) and a payload of page_bytes. Writing a slot: the header is
- * made invalid, the payload written, the header written last; a crash at any point leaves a slot
- * that reads as empty. Reading one: length, identity and checksum must be what is expected, or it
+ * A slot is a header (slot_header.h) and a payload of page_bytes. Where slots outlive the process
+ * there are lists of what is in them (slot_list.h). Writing a slot: it is taken off its list,
+ * header and payload are written, it is listed last; a crash at any point leaves a slot that is not
+ * found, or whole. Reading one: length, identity, era and checksum must be what is expected, or it
  * is -EBADMSG: a miss, never other bytes.
  */
 #ifndef KVTIER_TIERS_TIER_H
@@ -65,12 +66,16 @@ struct tier_ops {
     void (*invalidate)(struct tier *tier, uint32_t slot);
     void (*seal)(struct tier *tier, const struct tier_transfer *transfer);
     int (*verify)(struct tier *tier, const struct tier_transfer *transfer);
-    /* Empties slots for good (their headers), so that a restart does not find them. */
+    /* Empties slots, so that a restart does not find them. */
     void (*erase)(struct tier *tier, const uint32_t *slots, size_t count);
-    /* Only where slots outlive the process: what is in slots [first, first + count). Reads headers
-     * alone: payloads are verified when they are loaded. found has room for count. Returns how many
+    /* Only where slots outlive the process: what is in slots [first, first + count). Reads lists
+     * alone: slots are verified when they are loaded. found has room for count. Returns how many
      * were found; -EIO. NULL: nothing outlives. */
     int (*scan)(struct tier *tier, uint32_t first, uint32_t count, struct tier_slot_found *found);
+    /* Only with scan(): no slot holds anything any more, nor what is being written now; a restart
+     * knows that too, whatever ends this process, from when it returns 0. -EIO: a restart may not,
+     * until another call returns 0 or a write succeeds. */
+    int (*clear)(struct tier *tier);
     void (*destroy)(struct tier *tier);
 };
 

@@ -2,6 +2,8 @@
 
 #include "kvtier/tiers/tier_ssd_dir.h"
 
+#include "kvtier/tiers/tier_ssd_era.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,6 +21,7 @@
  *   DIR/                          0700, ours; locked only while somebody looks around or opens
  *   DIR/layout-<fingerprint>/     0700, ours; locked by the tier that uses it, for its life
  *   DIR/layout-<...>/slots-00000  0600, ours: slot files
+ *   DIR/layout-<...>/era          0600, ours: which slots count
  *
  * Locks are flock()s of the directories themselves: they end with the process, however it ends, and
  * need no file. Whether a layout is in use is asked by trying its lock, which would make somebody
@@ -162,6 +165,12 @@ void ssd_dir_close(struct ssd_dir *dir)
 
 /* ---- looking around ---- */
 
+bool ssd_is_ours_alone(const struct stat *stat)
+{
+    return S_ISREG(stat->st_mode) && stat->st_uid == geteuid() && stat->st_nlink == 1 &&
+           (stat->st_mode & (S_IRWXG | S_IRWXO)) == 0;
+}
+
 DIR *ssd_dir_list(int fd)
 {
     int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -190,8 +199,8 @@ static int open_below(int at, const char *name)
 
 static uint64_t bytes_of_entry(int at, const char *name, unsigned depth);
 
-/* Of all that is in the directory, but its slot files where those are counted elsewhere. */
-static uint64_t bytes_below(int fd, bool has_slot_files_apart, unsigned depth)
+/* Of all that is in the directory, but what is a tier's own where that is counted elsewhere. */
+static uint64_t bytes_below(int fd, bool has_own_apart, unsigned depth)
 {
     DIR *stream = ssd_dir_list(fd);
     uint64_t bytes = 0;
@@ -201,7 +210,7 @@ static uint64_t bytes_below(int fd, bool has_slot_files_apart, unsigned depth)
     if (stream == NULL)
         return 0;
     while ((name = next_name(stream)) != NULL)
-        if (!has_slot_files_apart || !ssd_slot_file_number(name, &number))
+        if (!has_own_apart || !(ssd_slot_file_number(name, &number) || ssd_era_is_name(name)))
             bytes += bytes_of_entry(fd, name, depth);
     (void)closedir(stream);
     return bytes;

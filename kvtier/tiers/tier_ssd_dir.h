@@ -25,8 +25,8 @@ struct ssd_dir {
     char name[SSD_NAME_BYTES];
 };
 
-/* What is below the directory, the tier's own slot files and layouts that others use apart: those
- * have their own quota. */
+/* What is below the directory, the tier's own slot files, the file of its era and layouts that
+ * others use apart: those have their own quota. */
 struct ssd_usage {
     uint64_t kept_bytes;   /* of files that we know nothing of: left alone, counted */
     uint64_t unused_bytes; /* of layouts that nobody uses: they go when room is needed */
@@ -48,6 +48,9 @@ MUST_CHECK int ssd_dir_free_bytes(const struct ssd_dir *dir, uint64_t *bytes);
 /* A stream of its own over the directory of fd, to be closed with closedir(); NULL: it cannot be
  * read. */
 DIR *ssd_dir_list(int fd);
+
+/* A plain file of this user's that has no second name and nobody else may open. */
+bool ssd_is_ours_alone(const struct stat *stat);
 
 /* What a file takes of the disk. */
 static inline uint64_t ssd_stat_bytes(const struct stat *stat)

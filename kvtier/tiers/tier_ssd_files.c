@@ -2,7 +2,9 @@
 
 #include "kvtier/tiers/tier_ssd_files.h"
 
+#include "kvtier/tiers/slot_list.h"
 #include "kvtier/tiers/tier_ssd_dir.h"
+#include "kvtier/tiers/tier_ssd_era.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -19,11 +21,12 @@
 /*
  * DESIGN
  *
- *   slots-00000  | header | payload | header | payload | ...     8 GiB at most
- *   slots-00001  | header | ...                                  the last is shorter
+ *   slots-00000  | list | header | payload | header | payload | ... | list | header | ...
+ *   slots-00001  | list | header | ...                           8 GiB at most, the last is shorter
  *
  * Where a slot lies depends on its number and the size of a page alone, so that a quota that is
- * changed cuts or lengthens the end and moves nothing. Header and payload of a slot lie side by
+ * changed cuts or lengthens the end and moves nothing. Therefore a list (slot_list.h) stands before
+ * its own slots instead of with the others at the front. Header and payload of a slot lie side by
  * side: a load is one transfer. Files are few and large, as each costs two descriptors.
  *
  * The number of slots is settled at the start: what the quota leaves beside files we know nothing
@@ -43,6 +46,7 @@ enum { BOOKKEEPING_PART = 1024, FILE_COUNT_MAX = 100000 };
 struct ssd_file {
     atomic_int fd; /* -1: not there; set last, when all else is */
     int direct_fd;
+    uint64_t found_bytes; /* that an earlier life left; behind them are zeros */
 };
 
 struct ssd_files {
@@ -63,29 +67,62 @@ static uint64_t less(uint64_t from, uint64_t what)
     return from > what ? from - what : 0;
 }
 
+/* ---- where ---- */
+
+static_assert((int)SLOT_LIST_BYTES == (int)TIER_ALIGN_BYTES, "a list is a sector");
+
+static uint64_t lists_for(uint64_t slots)
+{
+    return (slots + SLOT_LIST_SLOTS - 1) / SLOT_LIST_SLOTS;
+}
+
+/* What so many slots take, from the beginning of a file on, with their lists. */
+static uint64_t bytes_of_slots(uint64_t slots, uint64_t slot_bytes)
+{
+    return lists_for(slots) * SLOT_LIST_BYTES + slots * slot_bytes;
+}
+
+/* How many go into so many bytes. */
+static uint64_t slots_in_bytes(uint64_t bytes, uint64_t slot_bytes)
+{
+    const uint64_t group_bytes = bytes_of_slots(SLOT_LIST_SLOTS, slot_bytes);
+
+    return bytes / group_bytes * SLOT_LIST_SLOTS +
+           less(bytes % group_bytes, SLOT_LIST_BYTES) / slot_bytes;
+}
+
 static uint64_t file_bytes(const struct ssd_files *files, uint32_t number)
 {
     uint32_t left = files->slot_count - number * files->slots_per_file;
 
-    return (left < files->slots_per_file ? left : files->slots_per_file) * files->slot_bytes;
+    return bytes_of_slots(left < files->slots_per_file ? left : files->slots_per_file,
+                          files->slot_bytes);
 }
 
 static uint32_t slots_per_file(uint64_t bytes, uint64_t slot_bytes)
 {
-    uint64_t count = bytes / slot_bytes;
+    uint64_t count = slots_in_bytes(bytes, slot_bytes);
 
     if (count == 0)
         count = 1;
     return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
-/* ---- one file ---- */
-
-static bool is_ours_alone(int fd, const struct stat *stat)
+/* In all files. */
+static uint64_t slots_in_room(const struct ssd_files *files, uint64_t bytes)
 {
-    return fd >= 0 && S_ISREG(stat->st_mode) && stat->st_uid == geteuid() && stat->st_nlink == 1 &&
-           (stat->st_mode & (S_IRWXG | S_IRWXO)) == 0;
+    const uint64_t full_bytes = bytes_of_slots(files->slots_per_file, files->slot_bytes);
+
+    return bytes / full_bytes * files->slots_per_file +
+           slots_in_bytes(bytes % full_bytes, files->slot_bytes);
 }
+
+static uint32_t lists_per_file(const struct ssd_files *files)
+{
+    return (uint32_t)lists_for(files->slots_per_file);
+}
+
+/* ---- one file ---- */
 
 static bool is_no_room(int error)
 {
@@ -128,7 +165,7 @@ static void open_file(struct ssd_files *files, uint32_t number)
         return;
     if (fd >= 0 && fstat(fd, &stat) < 0)
         status = -errno;
-    if (status == 0 && is_ours_alone(fd, &stat)) {
+    if (status == 0 && fd >= 0 && ssd_is_ours_alone(&stat)) {
         if ((uint64_t)stat.st_size > bytes)
             status = ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
         else if ((uint64_t)stat.st_size < bytes)
@@ -137,6 +174,7 @@ static void open_file(struct ssd_files *files, uint32_t number)
         status = -EPERM;
     }
     if (status == 0) {
+        files->files[number].found_bytes = (uint64_t)stat.st_size;
         put_in_place(files, number, name, fd);
         return;
     }
@@ -189,7 +227,7 @@ static int check_room(const struct ssd_files *files, uint64_t bytes)
         status = ssd_dir_free_bytes(&files->dir, &free_bytes);
     if (status < 0)
         return -EIO;
-    return made_bytes(files) + usage.kept_bytes + usage.unused_bytes + bytes <=
+    return SSD_ERA_FILE_BYTES + made_bytes(files) + usage.kept_bytes + usage.unused_bytes + bytes <=
                        files->quota_bytes &&
                    free_bytes >= bytes + files->reserve_bytes
                ? 0
@@ -251,7 +289,7 @@ static int settle_slot_count(struct ssd_files *files, const char *path, char why
     quota = less(files->quota_bytes, usage.kept_bytes);
     room = less(free_bytes + bytes_there(files) + usage.unused_bytes, files->reserve_bytes);
     room = room < quota ? room : quota;
-    count = (room - room / BOOKKEEPING_PART) / files->slot_bytes;
+    count = slots_in_room(files, less(room - room / BOOKKEEPING_PART, SSD_ERA_FILE_BYTES));
     if (count == 0) {
         snprintf(why, TIER_WHY_BYTES,
                  "%.100s: no room for one page: quota %" PRIu64 " bytes, of which %" PRIu64
@@ -351,6 +389,7 @@ bool ssd_files_are_direct(const struct ssd_files *files)
 bool ssd_files_find(const struct ssd_files *files, uint32_t slot, struct ssd_place *place)
 {
     const struct ssd_file *file;
+    uint32_t in_file;
 
     assert(slot < files->slot_count);
 
@@ -359,8 +398,59 @@ bool ssd_files_find(const struct ssd_files *files, uint32_t slot, struct ssd_pla
     if (place->fd < 0)
         return false;
     place->direct_fd = file->direct_fd;
-    place->offset = slot % files->slots_per_file * files->slot_bytes;
+    in_file = slot % files->slots_per_file;
+    place->offset = bytes_of_slots(in_file + UINT64_C(1), files->slot_bytes) - files->slot_bytes;
     return true;
+}
+
+uint32_t ssd_files_list_of(const struct ssd_files *files, uint32_t slot, unsigned *at)
+{
+    const uint32_t in_file = slot % files->slots_per_file;
+
+    assert(slot < files->slot_count);
+
+    *at = in_file % SLOT_LIST_SLOTS;
+    return slot / files->slots_per_file * lists_per_file(files) + in_file / SLOT_LIST_SLOTS;
+}
+
+uint32_t ssd_files_list_slot(const struct ssd_files *files, uint32_t list, unsigned at)
+{
+    const uint64_t in_file = (uint64_t)(list % lists_per_file(files)) * SLOT_LIST_SLOTS + at;
+    const uint64_t slot =
+        (uint64_t)(list / lists_per_file(files)) * files->slots_per_file + in_file;
+
+    return in_file < files->slots_per_file && slot < files->slot_count ? (uint32_t)slot
+                                                                       : UINT32_MAX;
+}
+
+bool ssd_files_is_cut(const struct ssd_files *files, uint32_t slot)
+{
+    const uint32_t in_file = slot % files->slots_per_file;
+
+    return bytes_of_slots(in_file + UINT64_C(1), files->slot_bytes) >
+           files->files[slot / files->slots_per_file].found_bytes;
+}
+
+uint32_t ssd_files_list_count(const struct ssd_files *files)
+{
+    unsigned at;
+
+    return ssd_files_list_of(files, files->slot_count - 1, &at) + 1;
+}
+
+bool ssd_files_find_list(const struct ssd_files *files, uint32_t list, struct ssd_place *place)
+{
+    const uint32_t in_file = list % lists_per_file(files);
+
+    if (!ssd_files_find(files, ssd_files_list_slot(files, list, 0), place))
+        return false;
+    place->offset = bytes_of_slots((uint64_t)in_file * SLOT_LIST_SLOTS, files->slot_bytes);
+    return true;
+}
+
+int ssd_files_dir_fd(const struct ssd_files *files)
+{
+    return files->dir.fd;
 }
 
 int ssd_files_make(struct ssd_files *files, uint32_t slot, struct ssd_place *place)

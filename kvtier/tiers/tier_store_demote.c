@@ -34,7 +34,8 @@ static const struct tier_job_kind demote_kind = {MOVER_DEMOTE, demote_on_batch, 
 
 bool tier_demote_may_write(const struct tier_store *store)
 {
-    return store->tiers[BLOCK_TIER_SSD] != NULL && store->scan == NULL && !store->is_closing &&
+    return store->tiers[BLOCK_TIER_SSD] != NULL && store->scan == NULL &&
+           !tier_erase_is_owed(store) && !store->is_closing &&
            (!store->is_ssd_off || io_loop_now_ms(store->config.io) >= store->ssd_retry_ms);
 }
 

@@ -26,8 +26,8 @@ KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, from an agent's start on
 SLACK_S = 1  # for a machine that others keep busy
 
-POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
-          "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
+POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-written",
+          "demote-listed", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
           "load-midway", "load-done"]
 ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
 
@@ -107,7 +107,7 @@ def test_what_was_changed_on_the_ssd_is_a_miss_and_never_another_answer(start_no
     node = start_node(cpu_pages=128, ssd_pages=256)
     fresh = fill_ssd(node, [1])
     node.agent.kill()
-    for path in node.ssd.rglob("*"):
+    for path in node.ssd.rglob("slots-*"):
         if path.is_file():
             spoil(path, 3 * node.page_bytes)
 

@@ -62,7 +62,7 @@ static void leave_layout(uint64_t layout, uint32_t slots)
     struct tier_ssd_config config = world.config;
 
     world.config.layout = layout;
-    world.config.file_bytes = (uint64_t)slots * SSD_SLOT_BYTES;
+    world.config.file_bytes = ssd_world_bytes(slots);
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
     ssd_world_close(&world);
@@ -138,7 +138,7 @@ Test(tier_ssd_files, what_stands_where_a_slot_file_should_is_removed_and_not_tou
     char victim[64], other[256], byte = 0;
     ssd_world_init(&world, SLOTS);
     snprintf(victim, sizeof victim, "%s-victim", world.dir);
-    world.config.file_bytes = SSD_SLOT_BYTES;
+    ssd_world_split(&world, 1);
     cr_assert(eq(int, ssd_world_open(&world), 0));
     ssd_world_close(&world);
     put_file(victim, 65536);
@@ -186,7 +186,7 @@ Test(tier_ssd_files, nothing_stays_open)
 {
     unsigned before;
     ssd_world_init(&world, SLOTS);
-    world.config.file_bytes = 2 * SSD_SLOT_BYTES;
+    ssd_world_split(&world, 2);
     before = ssd_world_fds();
 
     for (int life = 0; life < 3; life++) {
@@ -229,10 +229,10 @@ Test(tier_ssd_files, the_quota_counts_all_that_is_there_and_holds)
 Test(tier_ssd_files, what_others_put_there_later_is_counted_before_a_file_is_made)
 {
     ssd_world_init(&world, SLOTS);
-    world.config.file_bytes = SSD_SLOT_BYTES;
+    ssd_world_split(&world, 1);
     cr_assert(eq(int, ssd_world_open(&world), 0));
     cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
-    put_file(ssd_world_path(&world, "layout-0000000000000abc/strange"), 6 * SSD_SLOT_BYTES);
+    put_file(ssd_world_path(&world, "layout-0000000000000abc/strange"), 7 * SSD_SLOT_BYTES);
 
     cr_assert(eq(int, ssd_world_write(&world, 1, 1), 0));
     cr_assert(eq(int, ssd_world_write(&world, 2, 2), -ENOSPC));
@@ -276,7 +276,7 @@ Test(tier_ssd_files, a_full_file_system_is_told_its_reserve_stays_and_room_is_us
     enum { RESERVE = 256 << 10 };
     uint32_t slot = 0;
     mount_small();
-    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    ssd_world_split(&world, 4);
     world.config.reserve_bytes = RESERVE;
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(le(u32, world.tier->slot_count, ((2 << 20) - RESERVE) / SSD_SLOT_BYTES));
@@ -307,7 +307,7 @@ Test(tier_ssd_files, layouts_that_nobody_uses_go_when_room_is_needed_the_oldest_
     snprintf(newer, sizeof newer, "%s", ssd_world_path(&world, "layout-0000000000000001"));
     leave_layout(0x2, 3);
     leave_layout(0x1, 3);
-    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    ssd_world_split(&world, 4);
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(eq(u32, world.tier->slot_count, 11));
 
