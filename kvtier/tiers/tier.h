@@ -41,7 +41,8 @@ struct tier_transfer {
     uint32_t depth;           /* of a write */
     void *payload; /* room for tier_stride_bytes(page_bytes), aligned to TIER_ALIGN_BYTES;
                     * written from, read into: what is behind page_bytes too */
-    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
+    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO; of a write also -ENOSPC,
+                    * -EROFS, -EMFILE (no descriptor for another file) */
 };
 
 enum { TIER_ALIGN_BYTES = 4096 };
@@ -103,12 +104,13 @@ void tier_cpu_arena(const struct tier *tier, void **arena, size_t *arena_bytes);
 
 /*
  * Files of slots in a directory of its layout's own below dir: made 0700, and refused (-EPERM)
- * where it is a link, another user's, or open to others; -EBUSY: another tier uses this layout's;
- * -ENOSPC: no room for one page; always with a sentence in why. bytes: a hard quota over this
+ * where it is a link, another user's, or open to others, or (-EROFS, -EACCES) cannot be written;
+ * -EBUSY: another tier uses this layout's; -ENOSPC: no room for one page; -EMFILE; always with a
+ * sentence in why. bytes: a hard quota over this
  * layout's files and all else that is below dir, but for layouts that other tiers use: they have a
  * quota of their own. Layouts that nobody uses keep their files until room is needed; files of
  * other names are left alone, and counted. Never takes the last reserve_bytes of the file system.
- * -ENOSPC and -EIO on a write are told to the caller, who decides. O_DIRECT where the file system
+ * What a write failed for is told to the caller, who decides. O_DIRECT where the file system
  * has it, io_uring where the kernel lets us, else threads; tier_ssd_way() says which, for the log.
  */
 struct block_io;
@@ -127,6 +129,8 @@ struct tier_ssd_config {
 };
 MUST_CHECK int tier_ssd_create(struct tier_ssd_config config, struct tier **tier,
                                char why[TIER_WHY_BYTES]);
+/* What to do about a failure: a sentence. */
+const char *tier_ssd_advice(int status);
 const char *
 tier_ssd_way(const struct tier *tier); /* "io_uring O_DIRECT", "threads buffered", ... */
 

@@ -6,6 +6,7 @@
 #include "kvtier/tiers/block_io.h"
 #include "kvtier/tiers/slot_header.h"
 #include "kvtier/tiers/tier.h"
+#include "kvtier/tiers/tier_ssd_dir.h"
 #include "kvtier/tiers/tier_ssd_files.h"
 #include "kvtier/tiers/tier_ssd_lists.h"
 
@@ -337,6 +338,8 @@ static int set_up(struct tier_ssd *ssd, const struct tier_ssd_config *config,
     status = ssd_lists_create(ssd->files, ssd->io, &ssd->tier, &ssd->lists, &found);
     if (status < 0)
         return status;
+    if (ssd_is_want_of_descriptors(-found)) /* which says nothing of the file */
+        return ssd_refuse_errno(config->dir, "its era cannot be read", found, why);
     log_era(config, found);
     snprintf(ssd->way, sizeof ssd->way, "%s %s", ssd->io->ops->name,
              ssd_files_are_direct(ssd->files) ? "O_DIRECT" : "buffered");

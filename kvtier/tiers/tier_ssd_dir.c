@@ -70,6 +70,43 @@ static int refuse(const char *path, int status, const char *reason, char why[TIE
     return status;
 }
 
+const char *tier_ssd_advice(int status)
+{
+    switch (-status) {
+    case EACCES:
+    case EPERM:
+        return "let the agent's user write there, or name another directory with --ssd-dir";
+    case ENOENT:
+    case ENOTDIR:
+        return "make the directory that it lies in, or name another with --ssd-dir";
+    case EROFS:
+        return "mount the file system for writing, or name another with --ssd-dir";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return "make room on the file system, or lower --ssd-bytes";
+    case EMFILE:
+    case ENFILE:
+        return "raise the limit of open files (LimitNOFILE= of the service, ulimit -n)";
+    case EIO:
+        return "see the kernel's log (dmesg): the disk may be failing";
+    default:
+        return "see the system's documentation of this error, or name another with --ssd-dir";
+    }
+}
+
+bool ssd_is_want_of_descriptors(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+int ssd_refuse_errno(const char *path, const char *what, int status, char why[TIER_WHY_BYTES])
+{
+    snprintf(why, TIER_WHY_BYTES, "%.100s: %s: %s: %s", path, what, strerror(-status),
+             tier_ssd_advice(status));
+    return status;
+}
+
 /* Opens name below at, made if it is missing, if it is a directory of ours alone. */
 static int open_private(int at, const char *name, const char *path, char why[TIER_WHY_BYTES])
 {
@@ -77,12 +114,12 @@ static int open_private(int at, const char *name, const char *path, char why[TIE
     int fd;
 
     if (mkdirat(at, name, S_IRWXU) < 0 && errno != EEXIST)
-        return refuse(path, -errno, strerror(errno), why);
+        return ssd_refuse_errno(path, "cannot be made", -errno, why);
     fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
         return refuse(path, -EPERM, "is a link or no directory: name the directory itself", why);
     if (fd < 0)
-        return refuse(path, -errno, strerror(errno), why);
+        return ssd_refuse_errno(path, "cannot be opened", -errno, why);
     if (fstat(fd, &stat) < 0 || stat.st_uid != geteuid()) {
         close(fd);
         return refuse(path, -EPERM, "belongs to another user than the agent runs as: chown it",
@@ -115,6 +152,8 @@ static int open_layout(struct ssd_dir *dir, const char *path, char why[TIER_WHY_
         return refuse(path, -EBUSY,
                       "another agent keeps pages of this layout here: give each its own directory",
                       why);
+    if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+        return ssd_refuse_errno(path, "cannot be written", -errno, why);
     (void)futimens(dir->fd, NULL);
     return 0;
 }
@@ -145,7 +184,7 @@ int ssd_dir_open(struct ssd_dir *dir, const char *path, uint64_t layout, char wh
         return status < 0 ? status : dir->root_fd;
     status = lock(dir->root_fd, LOCK_EX);
     if (status < 0)
-        (void)refuse(path, status, strerror(-status), why);
+        (void)ssd_refuse_errno(path, "cannot be locked", status, why);
     else
         status = open_layout(dir, path, why);
     (void)lock(dir->root_fd, LOCK_UN);
@@ -273,7 +312,7 @@ int ssd_dir_usage(const struct ssd_dir *dir, struct ssd_usage *usage)
 
     *usage = (struct ssd_usage){0};
     if (status == 0 && stream == NULL)
-        status = -EIO;
+        status = -errno;
     while (stream != NULL && (name = next_name(stream)) != NULL)
         add_usage(dir, name, usage);
     if (stream != NULL)

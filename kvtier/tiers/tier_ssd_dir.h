@@ -32,7 +32,8 @@ struct ssd_usage {
     uint64_t unused_bytes; /* of layouts that nobody uses: they go when room is needed */
 };
 
-/* Makes what is missing. -EPERM: a link, another user's, or open to others; -EBUSY: another tier
+/* Makes what is missing. -EPERM: a link, another user's, or open to others; -EROFS, -EACCES: it
+ * cannot be written, and so not be cleared; -EBUSY: another tier
  * has this layout's; else -errno; always with a sentence in why. */
 MUST_CHECK int ssd_dir_open(struct ssd_dir *dir, const char *path, uint64_t layout,
                             char why[TIER_WHY_BYTES]);
@@ -57,6 +58,12 @@ static inline uint64_t ssd_stat_bytes(const struct stat *stat)
 {
     return (uint64_t)stat->st_blocks * 512; /* its unit, whatever the file system's is */
 }
+
+/* Whether errno says that this process or the system has no more of them, and nothing of a file. */
+bool ssd_is_want_of_descriptors(int error);
+
+/* "PATH: WHAT: the system's reason: what to do", and the status. */
+int ssd_refuse_errno(const char *path, const char *what, int status, char why[TIER_WHY_BYTES]);
 
 /* Slot files by number: their names, and whether name is one. */
 void ssd_slot_file_name(uint32_t number, char name[SSD_NAME_BYTES]);

@@ -124,9 +124,22 @@ static uint32_t lists_per_file(const struct ssd_files *files)
 
 /* ---- one file ---- */
 
-static bool is_no_room(int error)
+int ssd_write_status(int status)
 {
-    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+    switch (status) {
+    case 0:
+    case -EROFS:
+    case -EMFILE:
+        return status;
+    case -ENFILE:
+        return -EMFILE;
+    case -ENOSPC:
+    case -EDQUOT:
+    case -EFBIG:
+        return -ENOSPC;
+    default:
+        return -EIO;
+    }
 }
 
 /* From the bytes that are there to all of them; where nothing can be allocated ahead, a hole. */
@@ -134,25 +147,26 @@ static int lengthen(int fd, uint64_t from, uint64_t to)
 {
     if (fallocate(fd, 0, (off_t)from, (off_t)(to - from)) == 0)
         return 0;
-    if (is_no_room(errno))
+    if (ssd_write_status(-errno) == -ENOSPC)
         return -ENOSPC;
-    if (ftruncate(fd, (off_t)to) == 0)
-        return 0;
-    return is_no_room(errno) ? -ENOSPC : -EIO;
+    return ftruncate(fd, (off_t)to) == 0 ? 0 : -errno;
 }
 
-static void put_in_place(struct ssd_files *files, uint32_t number, const char *name, int fd)
+static int put_in_place(struct ssd_files *files, uint32_t number, const char *name, int fd)
 {
     struct ssd_file *file = &files->files[number];
 
     file->direct_fd = -1;
     if (files->is_direct)
         file->direct_fd = openat(files->dir.fd, name, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+    if (files->is_direct && file->direct_fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     atomic_store_explicit(&file->fd, fd, memory_order_release);
+    return 0;
 }
 
-/* One that an earlier life left, if it is good. */
-static void open_file(struct ssd_files *files, uint32_t number)
+/* One that an earlier life left, if it is good; else it goes. -errno: nobody can tell. */
+static int open_file(struct ssd_files *files, uint32_t number)
 {
     uint64_t bytes = file_bytes(files, number);
     char name[SSD_NAME_BYTES];
@@ -162,7 +176,9 @@ static void open_file(struct ssd_files *files, uint32_t number)
     ssd_slot_file_name(number, name);
     fd = openat(files->dir.fd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return;
+        return 0;
+    if (fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     if (fd >= 0 && fstat(fd, &stat) < 0)
         status = -errno;
     if (status == 0 && fd >= 0 && ssd_is_ours_alone(&stat)) {
@@ -175,12 +191,15 @@ static void open_file(struct ssd_files *files, uint32_t number)
     }
     if (status == 0) {
         files->files[number].found_bytes = (uint64_t)stat.st_size;
-        put_in_place(files, number, name, fd);
-        return;
+        status = put_in_place(files, number, name, fd);
+        if (status < 0)
+            close(fd);
+        return status;
     }
     if (fd >= 0)
         close(fd);
     (void)unlinkat(files->dir.fd, name, 0);
+    return 0;
 }
 
 static int create_file(struct ssd_files *files, uint32_t number)
@@ -193,12 +212,12 @@ static int create_file(struct ssd_files *files, uint32_t number)
     (void)unlinkat(files->dir.fd, name, 0); /* of our name, but not found good */
     fd = openat(files->dir.fd, name, flags, S_IRUSR | S_IWUSR);
     if (fd < 0)
-        return is_no_room(errno) ? -ENOSPC : -EIO;
+        return -errno;
     status = lengthen(fd, 0, file_bytes(files, number));
-    if (status == 0) {
-        put_in_place(files, number, name, fd);
+    if (status == 0)
+        status = put_in_place(files, number, name, fd);
+    if (status == 0)
         return 0;
-    }
     close(fd);
     (void)unlinkat(files->dir.fd, name, 0);
     return status;
@@ -226,7 +245,7 @@ static int check_room(const struct ssd_files *files, uint64_t bytes)
     if (status == 0)
         status = ssd_dir_free_bytes(&files->dir, &free_bytes);
     if (status < 0)
-        return -EIO;
+        return status;
     return SSD_ERA_FILE_BYTES + made_bytes(files) + usage.kept_bytes + usage.unused_bytes + bytes <=
                        files->quota_bytes &&
                    free_bytes >= bytes + files->reserve_bytes
@@ -283,8 +302,7 @@ static int settle_slot_count(struct ssd_files *files, const char *path, char why
     if (status == 0)
         status = ssd_dir_free_bytes(&files->dir, &free_bytes);
     if (status < 0) {
-        snprintf(why, TIER_WHY_BYTES, "%.150s: cannot be looked into", path);
-        return status;
+        return ssd_refuse_errno(path, "cannot be looked into", status, why);
     }
     quota = less(files->quota_bytes, usage.kept_bytes);
     room = less(free_bytes + bytes_there(files) + usage.unused_bytes, files->reserve_bytes);
@@ -320,20 +338,29 @@ static void remove_beyond(const struct ssd_files *files)
         (void)closedir(stream);
 }
 
-/* By a file that is made for it and gone again. */
-static bool has_direct(const struct ssd_files *files)
+/* By a file that is made for it and gone again: 0 or 1; -errno: nobody can tell. */
+static int has_direct(const struct ssd_files *files)
 {
     const int flags = O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(files->dir.fd, "direct", flags, S_IRUSR | S_IWUSR);
 
+    if (fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     if (fd >= 0)
         close(fd);
     (void)unlinkat(files->dir.fd, "direct", 0);
     return fd >= 0;
 }
 
-static int open_all(struct ssd_files *files)
+static int open_all(struct ssd_files *files, const struct tier_ssd_config *config,
+                    char why[TIER_WHY_BYTES])
 {
+    int status = config->may_use_direct ? has_direct(files) : 0;
+
+    files->is_direct = status > 0;
+    if (status < 0)
+        return ssd_refuse_errno(config->dir, "cannot be tried", status, why);
+    status = 0;
     files->file_count = (uint32_t)(((uint64_t)files->slot_count + files->slots_per_file - 1) /
                                    files->slots_per_file);
     assert(files->file_count <= FILE_COUNT_MAX);
@@ -343,9 +370,11 @@ static int open_all(struct ssd_files *files)
     for (uint32_t i = 0; i < files->file_count; i++)
         atomic_init(&files->files[i].fd, -1);
     remove_beyond(files);
-    for (uint32_t i = 0; i < files->file_count; i++)
-        open_file(files, i);
-    return 0;
+    for (uint32_t i = 0; status == 0 && i < files->file_count; i++)
+        status = open_file(files, i);
+    return status < 0
+               ? ssd_refuse_errno(config->dir, "its slot files cannot be opened", status, why)
+               : 0;
 }
 
 int ssd_files_open(const struct tier_ssd_config *config, struct ssd_files **opened,
@@ -366,10 +395,8 @@ int ssd_files_open(const struct tier_ssd_config *config, struct ssd_files **open
     status = ssd_dir_open(&files->dir, config->dir, config->layout, why);
     if (status == 0)
         status = settle_slot_count(files, config->dir, why);
-    if (status == 0) {
-        files->is_direct = config->may_use_direct && has_direct(files);
-        status = open_all(files);
-    }
+    if (status == 0)
+        status = open_all(files, config, why);
     if (status < 0)
         ssd_files_close(&files);
     *opened = files;
@@ -469,7 +496,7 @@ int ssd_files_make(struct ssd_files *files, uint32_t slot, struct ssd_place *pla
     (void)pthread_mutex_unlock(&files->mutex);
     if (status == 0 && !ssd_files_find(files, slot, place))
         assert(!"just made");
-    return status;
+    return ssd_write_status(status);
 }
 
 void ssd_files_close(struct ssd_files **opened)

@@ -49,8 +49,11 @@ bool ssd_files_find_list(const struct ssd_files *files, uint32_t list, struct ss
 int ssd_files_dir_fd(const struct ssd_files *files);
 
 /* Makes the file where it must, which may remove layouts that nobody uses. -ENOSPC: quota, reserve
- * or file system say no; -EIO. */
+ * or file system say no; else as ssd_write_status(). */
 MUST_CHECK int ssd_files_make(struct ssd_files *files, uint32_t slot, struct ssd_place *place);
+
+/* What -errno of a write is to a tier: -ENOSPC, -EROFS, -EMFILE or -EIO; 0: 0. */
+int ssd_write_status(int status);
 
 /* NULLs *files, which may be NULL. */
 void ssd_files_close(struct ssd_files **files);

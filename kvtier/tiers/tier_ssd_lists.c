@@ -69,13 +69,6 @@ struct ssd_lists {
     size_t op_count;
 };
 
-int ssd_write_status(int status)
-{
-    bool is_no_room = status == -ENOSPC || status == -EDQUOT || status == -EFBIG;
-
-    return status == 0 ? 0 : is_no_room ? -ENOSPC : -EIO;
-}
-
 uint64_t ssd_lists_era(const struct ssd_lists *lists)
 {
     return atomic_load(&lists->era);

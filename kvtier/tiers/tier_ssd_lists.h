@@ -23,14 +23,15 @@ struct ssd_lists;
 MUST_CHECK int ssd_lists_create(struct ssd_files *files, struct block_io *io,
                                 const struct tier *tier, struct ssd_lists **lists, int *found);
 
-/* The era that slots written from now on are of; a later life will know it too. -ENOSPC, -EIO. */
+/* The era that slots written from now on are of; a later life will know it too. As
+ * ssd_write_status(). */
 MUST_CHECK int ssd_lists_begin(struct ssd_lists *lists, uint64_t *era);
 
 /* The era that counts now. */
 uint64_t ssd_lists_era(const struct ssd_lists *lists);
 
 /* Takes the slots of those transfers whose status is 0 off their lists; sets the status of each
- * where that cannot be written to -ENOSPC or -EIO. */
+ * where that cannot be written, as ssd_write_status(). */
 void ssd_lists_drop(struct ssd_lists *lists, struct tier_transfer *transfers, size_t count);
 
 /* The same the other way. Where era has ended meanwhile nothing is listed. */
@@ -42,9 +43,6 @@ void ssd_lists_erase(struct ssd_lists *lists, const uint32_t *slots, size_t coun
 MUST_CHECK int ssd_lists_scan(struct ssd_lists *lists, uint32_t first, uint32_t count,
                               struct tier_slot_found *found);
 MUST_CHECK int ssd_lists_clear(struct ssd_lists *lists);
-
-/* What a failed write is to a tier: -ENOSPC or -EIO; 0: 0. */
-int ssd_write_status(int status);
 
 /* NULLs *lists, which may be NULL. */
 void ssd_lists_destroy(struct ssd_lists **lists);

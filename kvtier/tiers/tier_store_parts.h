@@ -202,10 +202,12 @@ void tier_job_cancel(struct tier_job *job, struct move *move);
 /* ---- tier_store_demote ---- */
 
 /* Whether its next loss from CPU memory should leave a copy on the SSD that is not there yet. */
+bool tier_demote_is_wanted(const struct tier_store *store, uint32_t block);
+/* The same, and the SSD takes writes now. */
 bool tier_demote_is_due(const struct tier_store *store, uint32_t block);
 
 /* Copies to the SSD those of blocks that are due, which come in the order of their chains; as many
- * as there is room for. What is skipped is counted. */
+ * as there is room for. */
 void tier_demote(struct tier_store *store, const uint32_t *blocks, size_t count);
 
 /* The same for blocks and what comes before each in its chain. */

@@ -471,7 +471,8 @@ static void expect_told(int status, int told)
 Test(tier_ssd, a_full_or_broken_disk_is_told_and_leaves_no_block)
 {
     static const int said[][2] = {{-ENOSPC, -ENOSPC}, {-EDQUOT, -ENOSPC}, {-EFBIG, -ENOSPC},
-                                  {-EIO, -EIO},       {-EREMOTEIO, -EIO}, {-EROFS, -EIO}};
+                                  {-EIO, -EIO},       {-EREMOTEIO, -EIO}, {-EROFS, -EROFS},
+                                  {-ENFILE, -EMFILE}};
 
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         expect_told(said[i][0], said[i][1]);
