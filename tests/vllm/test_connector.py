@@ -464,6 +464,18 @@ def test_a_load_is_over_when_the_agent_says_so_and_not_before(engine, agent):
     assert engine.holds(request, WHOLE)
 
 
+def test_that_the_engine_goes_on_behind_its_load_is_said_once(engine, agent):
+    engine.run("fresh", PROMPT)
+    request = begin_load(engine)
+    engine.wait_loaded(request)
+
+    engine.scheduler.take(request, lambda: engine.blocks[request.request_id], 0)
+
+    wait_until(lambda: agent.heard_kinds().count(wire.TAKE) == 2, "another TAKE")
+    assert [(m.first_block, m.block_count) for _, m in agent.heard
+            if m.kind == wire.TAKE] == [(0, WHOLE // BLOCK_TOKENS), (0, 0)]
+
+
 def test_a_late_save_ends_the_connection_before_the_engine_goes_on(engine, agent):
     release, ended = threading.Event(), []
 
