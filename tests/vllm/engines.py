@@ -238,10 +238,10 @@ class Router(Process):
         wait_until(lambda: self.up_count() == count, f"{count} workers up", timeout_s)
 
 
-def make_model(folder, *flags):
+def make_model(folder):
     """A seeded model of a few megabytes, made by the engine's own Python."""
     python = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "python"
-    subprocess.run([python, HERE / "make-tiny-model.py", folder, *flags], check=True,
+    subprocess.run([python, HERE / "make-tiny-model.py", folder], check=True,
                    stdout=subprocess.DEVNULL)
     return folder
 
