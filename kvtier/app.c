@@ -343,7 +343,7 @@ static int start_reporters(struct agent_app *app)
                                 .secret = app->secret,
                                 .fingerprint = app->fingerprint,
                                 .topic = app->options->kv_topic,
-                                .token_blocks_max = (uint32_t)app->options->token_blocks_max,
+                                .token_blocks_max = agent_options_token_blocks(app->options, 0),
                                 .text_blocks_max = (uint32_t)app->options->text_blocks_max,
                                 .link = app->map,
                                 .state_dir = app->options->state_dir,

@@ -13,7 +13,10 @@
 #include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
 #include "kvtier/connector/ipc_socket.h"
+#include "kvtier/identity/token_chain.h"
 #include "kvtier/tiers/eviction.h"
+
+enum { TOKEN_BLOCKS_MIN = 1024 }; /* that option token-blocks-max may say */
 
 #define OPTION_GROUP_ENGINE  "Engines"
 #define OPTION_GROUP_GENERAL "General"
@@ -78,6 +81,17 @@ struct engine_lists agent_options_engines(const struct agent_options *options)
                                  options->kv_replay};
 }
 
+uint32_t agent_options_token_blocks(const struct agent_options *options, uint64_t tier_blocks)
+{
+    static_assert((uint64_t)AGENT_TOKEN_BLOCKS_MAX * TOKEN_NODE_BYTES <= 2ull << 30, "as promised");
+
+    if (options->token_blocks_max > 0)
+        return (uint32_t)options->token_blocks_max;
+    return tier_blocks < AGENT_TOKEN_BLOCKS_MAX - AGENT_TOKEN_BLOCKS_MIN
+               ? AGENT_TOKEN_BLOCKS_MIN + (uint32_t)tier_blocks
+               : AGENT_TOKEN_BLOCKS_MAX;
+}
+
 static void check_tiers(struct option_set *set, const struct agent_options *options)
 {
     gid_t group;
@@ -113,6 +127,9 @@ static void check_together(struct option_set *set, const struct agent_options *o
     if (engine_specs_make(&lists, specs, &option, why) < 0)
         option_set_refuse(set, option, why, "");
     check_tiers(set, options);
+    if (options->token_blocks_max > 0 && options->token_blocks_max < TOKEN_BLOCKS_MIN)
+        option_set_refuse(set, "token-blocks-max", "hardly a prompt would be known",
+                          "write at least 1024, or leave it out: then it follows from the tiers");
     if (options->redis[0] == '\0')
         option_set_refuse(set, "redis", "there is no map to report to",
                           "add --redis redis://host:6379");

@@ -940,9 +940,26 @@ def test_what_is_doubtful_of_tiers_is_said_at_the_start(node, flags, sizes, opti
 
 
 def test_tiers_with_more_blocks_than_routers_can_be_told_of_are_doubtful(node):
-    agent = node.start_agent("--token-blocks-max", 1024, cpu_bytes=16 * MIB)
+    agent = node.start_agent("--token-blocks-max", 1024, "--text-blocks-max", 1024,
+                             cpu_bytes=64 * MIB)
     node.engine()
 
     doubt = agent.log.wait("option_doubtful", option="token-blocks-max")
+    text = agent.log.wait("option_doubtful", option="text-blocks-max")
 
-    assert int(doubt["tier_blocks"]) > 1024 and doubt["advice"] == "raise it above that number"
+    slots = node.metric("tier_slots", tier="cpu")
+    assert (int(doubt["needed"]), int(doubt["allowed"])) == (slots, 1024)
+    assert (int(text["needed"]), int(text["allowed"])) == (slots * BLOCK_TOKENS // 64, 1024)
+    assert doubt["advice"].startswith("raise it above what is needed")
+    assert node.metric("token_blocks_allowed") == 1024
+
+
+def test_room_for_what_routers_are_told_of_follows_from_the_tiers(node):
+    agent = node.start_agent(cpu_bytes=16 * MIB, ssd_bytes=16 * MIB)
+    before = node.metric("token_blocks_allowed")
+    node.engine()
+
+    slots = node.metric("tier_slots")
+    assert slots > 2000 and before == 262144
+    assert node.metric("token_blocks_allowed") == before + slots
+    assert agent.log.find("option_doubtful", option="token-blocks-max") == []
