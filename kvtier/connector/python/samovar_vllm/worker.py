@@ -13,7 +13,7 @@ reads from then on it throws away.
 
 import itertools
 
-from . import wire
+from . import counts, wire
 
 SAVE_S_MAX = 2.0  # whatever the agent says in WELCOME
 
@@ -68,13 +68,14 @@ class Absent:
 
 
 class Worker(Absent):
-    def __init__(self, make_link, hello, memory):
-        """memory: what the engine's blocks lie in: see memory.py."""
+    def __init__(self, make_link, hello, memory, counted):
+        """memory: what the engine's blocks lie in: see memory.py. counted: a counts.Counts."""
         super().__init__()
-        self._hello, self._memory = hello, memory
+        self._hello, self._memory, self._counted = hello, memory, counted
         self._jobs = itertools.count(1)
         self._parts = {}      # job -> (Loading, index of the part)
-        self._saving = set()  # jobs
+        self._saving = {}     # job -> its blocks
+        self._unsaved = 0     # blocks of this step that the agent has not answered for
         self._link = make_link(self)
 
     # --- what the link asks and tells ---
@@ -90,7 +91,7 @@ class Worker(Absent):
         if message.kind == wire.LOADED and message.job in self._parts:
             self._settle(message.job, message.block_count)
         elif message.kind == wire.SAVED and message.job in self._saving:
-            self._saving.discard(message.job)
+            self._unsaved -= self._saving.pop(message.job)
         else:
             self._give_up(f"it answers what was not asked ({message.kind})")
 
@@ -116,21 +117,12 @@ class Worker(Absent):
     def save(self, saves, step_tokens):
         """Returns when the blocks may be changed again."""
         self._link.pump()
-        if not saves or not self._link.is_ready():
+        if not saves:
             return
-        save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
-        tokens, us = self._memory.end_step(step_tokens)
-        self._memory.mark()
-        for entries in wire.save_batches(saves):
-            job = next(self._jobs)
-            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
-                                   step_us=us):
-                self._give_up("it does not read")
-                return
-            self._saving.add(job)
-            tokens = us = 0  # said once
-        if not self._link.pump(lambda: not self._saving, save_s):
-            self._give_up("it is late with SAVED")
+        self._unsaved = sum(len(blocks) for _, _, blocks in saves)
+        why_not = self._save_all(saves, step_tokens) if self._link.is_ready() else "away"
+        # Where nothing is wrong and yet some are left, the agent went while it was waited for.
+        self._counted.add(counts.BLOCKS, why_not or "away", self._unsaved)
 
     def finished(self):
         """Requests whose loads are over, each once, whatever came of them."""
@@ -141,6 +133,25 @@ class Worker(Absent):
         self._link.close()
 
     # --- inside ---
+
+    def _save_all(self, saves, step_tokens):
+        """None, or why the connection was given up (counts.py)."""
+        save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
+        tokens, us = self._memory.end_step(step_tokens)
+        self._memory.mark()
+        for entries in wire.save_batches(saves):
+            job = next(self._jobs)
+            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
+                                   step_us=us):
+                why = "unread" if self._link.is_ready() else "away"
+                self._give_up("it does not read")
+                return why
+            self._saving[job] = sum(len(blocks) for _, _, blocks in entries)
+            tokens = us = 0  # said once
+        if not self._link.pump(lambda: not self._saving, save_s):
+            self._give_up("it is late with SAVED")
+            return "late"
+        return None
 
     def _load_one(self, load):
         loading = Loading(load.request_id)
