@@ -62,7 +62,10 @@ struct node_tiers_stats {
         uint64_t held_bytes;
         uint64_t free_slots;
         uint64_t load_bytes_per_s; /* the most of any layout; 0: not measured yet */
+        uint64_t load_start_us;    /* likewise */
         uint64_t load_queue_ms;    /* likewise */
+        uint64_t timed_count;      /* as struct tier_load_stats */
+        uint64_t timed_us;
     } tier[BLOCK_TIER_COUNT];
 };
 
