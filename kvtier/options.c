@@ -6,10 +6,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/machine.h"
 #include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
 #include "kvtier/connector/ipc_socket.h"
@@ -260,9 +260,7 @@ static bool is_any_unreachable(const struct agent_options *options)
 
 static void doubt_tiers(const struct agent_options *options)
 {
-    const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-
-    if (options->cpu_bytes > memory / 10 * 9)
+    if (options->cpu_bytes > machine_read().memory_bytes / 10 * 9)
         doubt("cpu-bytes", "this machine has hardly more memory in all",
               "leave some to the engines and the system, or processes will be killed");
     if (options->ssd_bytes > 0 && options->ssd_bytes < options->cpu_bytes)
