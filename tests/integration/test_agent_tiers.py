@@ -6,6 +6,7 @@ not at all, whoever dies, lies, dawdles or shares; and the map says what can be 
 
 import os
 import random
+import shutil
 import signal
 import stat
 import struct
@@ -398,6 +399,44 @@ def test_what_is_on_the_ssd_outlives_the_agent(node):
     load_prompt(engine, ids, 1, 8)
 
 
+def test_pages_of_another_model_under_this_ones_name_are_misses(node):
+    """Somebody moved or copied directories: the ids are the same, the bytes are not."""
+    sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
+
+    def life(model):
+        """An agent, and its one engine, of that model."""
+        return node.start_agent(**sizes), node.engine(model=model)
+
+    def layouts():
+        return {path for path in (node.directory / "ssd").iterdir() if path.is_dir()}
+    agent, engine = life("this")
+    engine.close()
+    agent.stop()
+    mine = layouts()
+    agent, engine = life("another")
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)  # used: worth a write
+    fill(engine, 40)
+    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+    engine.close()
+    agent.stop()
+    (this,), (another,) = mine, layouts() - mine
+    shutil.rmtree(this)
+    shutil.copytree(another, this)
+    this.chmod(0o700)
+
+    agent, engine = life("this")
+    node.wait_metric("tier_layouts_scanning", 0)
+
+    assert node.metric("tier_blocks_scanned_total") == 0
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    engine.close()
+    agent.stop()
+    agent, engine = life("another")  # whose own are as they were
+    node.wait_metric("tier_layouts_scanning", 0)
+    load_prompt(engine, ids, 1, 8)
+
+
 def save_again(engine, ids):
     """(saved, known, refused) of a prompt of 8 blocks, which is closed again."""
     request = engine.open(ids)
@@ -506,6 +545,75 @@ def test_two_engines_share_what_each_has_saved(start_agent, redis, start_worker,
 
     events[1].stop()
     node.stop()
+
+
+@pytest.fixture
+def two_models(start_agent, redis, start_worker, tmp_path):
+    """(node, small, large): two engines of one agent, each with a model and a size of page of its
+    own: a block of the second is four of the first."""
+    workers, second = [start_worker(), start_worker()], KvEngine()
+    node = Node(start_agent, redis, ",".join(worker.url for worker in workers), tmp_path)
+    node.agent = start_agent(
+        node.worker, redis, "--layouts-max", 2, "--cpu-bytes", 4 * MIB, "--ipc-socket", node.socket,
+        "--ssd-bytes", 8 * MIB, "--ssd-dir", tmp_path / "ssd", "--ssd-reserve-bytes", 0,
+        kv_events=f"{node.events.events},{second.events}")
+    node.agent.log.wait("tiers_listening")
+    small = node.engine(worker=workers[0].url, model="small")
+    large = node.engine(worker=workers[1].url, model="large", memory=Memory(layer_bytes=16384))
+    yield node, small, large
+    second.stop()
+    node.stop()
+
+
+def disk_bytes(directory):
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+
+
+def test_two_models_have_half_of_each_tier_and_nothing_of_each_other(two_models, secret_file):
+    node, small, large = two_models
+    assert node.metric("tier_layouts") == 2
+    assert node.metric("tier_slots", tier="cpu") == 2 * MIB // 8192 + 2 * MIB // 32768
+    maps = [ResidencyMap(node.redis, engine.worker_name) for engine in (small, large)]
+    prompt = MappedPrompt(secret_file, 1, 4)
+    for one in maps:
+        prompt.write_notes(one)
+
+    ids = save_prompt(small, 1, 4)
+    wait_until(lambda: set(maps[0].records() or ()) == set(prompt.texts), "one has it")
+    assert large.lookup(large.open(ids)) == (0, MISS)  # the same ids, by another model
+    assert maps[1].records() == {}
+    save_prompt(large, 1, 4)
+    wait_until(lambda: set(maps[1].records() or ()) == set(prompt.texts), "both have it")
+    others = fill(small, 60)  # far more than its half
+
+    maps[0].wait_records({})
+    wait_until(lambda: set(maps[1].records() or ()) == set(prompt.texts), "it cost the other nothing")
+    load_prompt(large, ids, 1, 4)
+    number, last = others[-1]
+    load_prompt(small, last, number, 8)
+    assert disk_bytes(node.directory / "ssd") <= 8 * MIB
+
+
+def test_a_model_that_leaves_its_half_makes_room_for_another_and_for_no_third(two_models):
+    node, small, large = two_models
+    ids = save_prompt(large, 1, 4)
+    code, why = refused_hello(node, model="third", worker=small.worker_name)
+    assert code == wire.REFUSED_LAYOUT and "2 other models or page layouts" in why
+    small.close()
+    node.wait_metric("engines", 1)
+
+    code, why = refused_hello(node, model="third", worker=small.worker_name)
+    assert code == wire.REFUSED_BUSY and "come again" in why
+
+    def comes():
+        try:
+            return node.engine(worker=small.worker_name, model="third")
+        except AssertionError:  # REFUSED: its place is being made
+            return None
+    third = wait_until(comes, "the place is free")
+    save_prompt(third, 2, 4)
+    load_prompt(large, ids, 1, 4)
+    assert node.metric("tier_layouts") == 2
 
 
 @pytest.mark.parametrize("closes", ["scheduler", "worker", "both"])
