@@ -190,11 +190,12 @@ class Engine(Process):
     def wait_ready(self):
         wait_until(self.is_ready, f"{self.name} is ready:\n{self.log_tail()}", START_S)
 
-    def metric(self, name):
-        """The sum over all label sets; 0 when the engine has no such metric yet."""
+    def metric(self, name, **labels):
+        """The sum over all sets with these labels; 0 when the engine has no such metric yet."""
         text = get(f"{self.url}/metrics")[1]
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text,
-                                                re.MULTILINE))
+        rows = re.findall(rf"^{re.escape(name)}({{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for said, value in rows
+                   if all(f'{label}="{wanted}"' in said for label, wanted in labels.items()))
 
     def running(self):
         return self.metric("vllm:num_requests_running")
