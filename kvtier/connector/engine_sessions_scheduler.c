@@ -17,6 +17,11 @@
  * what was found, the answer is the same and costs a look into the map; a miss ends at the first
  * block that is not held, so it is looked up anew. What was held and not worth it is worth no more
  * a moment later: that answer is kept for ANSWER_MS.
+ *
+ * What a load costs a request goes from TAKE, when the engine has room for it, to the TAKE of no
+ * blocks by which the engine goes on. The load itself (LOAD to LOADED) the store learns; the rest
+ * is the engine's turn, learned here: the way to its worker, and its step that ends behind LOADED.
+ * To wait for room is no part of a load, and what it does from then on nobody tells.
  */
 
 enum { ANSWER_MS = 10 };

@@ -976,9 +976,37 @@ def test_meta_says_that_the_engine_tells_its_prompts_and_what_a_load_costs(node,
 
     meta = residency.meta()
     assert meta["has_anchors"] == "1"
+    assert 5000 <= int(meta["cpu_start_us"]) < 10**6, "with what is assumed of an engine"
+    assert meta["ssd_start_us"] == meta["ssd_bytes_per_s"] == "0", "nothing was loaded from there"
+    assert meta["prefill_tokens_per_s"] == "0", "no step was told of"
     assert int(meta["bytes_per_token"]) == engine.memory.page_bytes // BLOCK_TOKENS
     engine.close()
     wait_until(lambda: residency.meta()["has_anchors"] == "0", "it is known that the engine has gone")
+
+
+TURN_S = 0.08
+
+
+def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node, engine):
+    """From the TAKE that asks for a load to the TAKE that says it goes on, but for the load."""
+    residency = ResidencyMap(node.redis, node.worker.url)
+    request = engine.open(save_prompt(engine, 1, 8))
+    engine.lookup(request)
+    began = time.monotonic()
+    engine.take(request, 0, 8)
+    assert engine.load(request, list(range(40, 48))) == 8
+    time.sleep(TURN_S)  # it does something else
+    engine.take(request, 0, 0)
+    engine.take(request, 0, 0)  # nothing more
+    assert engine.save(request, list(range(40, 48)), step_tokens=512, step_us=64000)[1] == 8
+    engine.lookup(request)  # whatever its scheduler said before has been heard
+    took_s = time.monotonic() - began
+
+    assert node.metric("engine_turns_total") == 1
+    assert TURN_S <= node.metric("engine_turns_us_total") / 10**6 <= took_s
+    wait_until(lambda: int(residency.meta()["cpu_start_us"]) >= TURN_S * 10**6,
+               lambda: f"it is told: {residency.meta()}")
+    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
 
 
 # --- options ---
