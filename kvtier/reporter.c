@@ -2,6 +2,7 @@
 
 #include "kvtier/reporter.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "backends/runtime/log.h"
 #include "backends/runtime/system_random.h"
 #include "kvtier/attempt_key.h"
+#include "kvtier/life_file.h"
 #include "kvtier/state_keeper.h"
 
 /*
@@ -74,7 +76,9 @@ struct reporter {
     bool has_lost; /* messages of this engine process */
     bool is_whole;
     uint64_t foreign_fingerprint; /* that was logged last */
-    bool is_rival_told;           /* to the log, and not yet that it is over */
+    struct life_file life;
+    enum life_proof proof; /* of the lives before this one */
+    bool is_rival_told;    /* to the log, and not yet that it is over */
     uint64_t claims_total;
     struct engine_anchor anchors[ENGINE_ANCHOR_COUNT]; /* by attempt; the newest of two stays */
     uint64_t anchors_total;
@@ -110,7 +114,31 @@ static uint64_t find_prompt(void *ctx, uint64_t attempt)
     return anchor->attempt == attempt ? anchor->last_block : 0;
 }
 
-/* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
+/* Before the first word of this life; and again while another process of the same state lives: it
+ * may be one that is about to end. */
+static void take_life(struct reporter *reporter)
+{
+    uint64_t before[LIFE_EPOCH_COUNT_MAX];
+    const enum life_proof proof =
+        life_file_take(&reporter->life, reporter->config.state_dir,
+                       state_keeper_worker(&reporter->state), reporter->meta.epoch, before);
+
+    static_assert((int)LIFE_EPOCH_COUNT_MAX == (int)RESIDENCY_FORMER_COUNT_MAX,
+                  "all that is known of is told");
+    reporter->proof = proof;
+    if (proof == LIFE_OVER) {
+        residency_report_succeed(reporter->report, before);
+        LOG(LOG_INFO, "life_succeeded", log_text("worker", reporter->config.spec->name),
+            log_text("effect", "should the lease of the process before still be there, it is "
+                               "replaced at once"));
+    } else if (proof == LIFE_UNWRITABLE) {
+        LOG(LOG_WARN, "life_not_kept", log_text("worker", reporter->config.spec->name),
+            log_text("effect", "a restart waits until the lease of this process is over"));
+    }
+}
+
+/* Two agents for one worker is a mistake; one that was just restarted may find its own old lease.
+ */
 static void tell_rival(struct reporter *reporter)
 {
     const bool is_rivalled = residency_report_stats(reporter->report).is_rivalled;
@@ -120,6 +148,7 @@ static void tell_rival(struct reporter *reporter)
     reporter->is_rival_told = is_rivalled;
     if (is_rivalled)
         LOG(LOG_WARN, "lease_of_another", log_text("worker", reporter->config.spec->name),
+            log_text("why", life_proof_why(reporter->proof)),
             log_text("effect", "nothing is reported of this worker while another agent, or the one "
                                "before this, holds its lease: up to 3 s after that has ended"));
     else
@@ -134,6 +163,8 @@ static void on_flush(uv_timer_t *timer)
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
     state_keeper_save_if_due(&reporter->state);
     tell_rival(reporter);
+    if (reporter->is_rival_told && reporter->proof == LIFE_LIVING)
+        take_life(reporter);
     uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
 }
 
@@ -262,6 +293,13 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
 }
 
 /* ---- the tiers beneath the engine, and its connector ---- */
+
+uint32_t reporter_allow_token_blocks(struct reporter *reporter, uint32_t count)
+{
+    if (count > reporter->alignment.config.token_nodes_max)
+        (void)!alignment_allow_tokens(&reporter->alignment, count); /* or as many as before */
+    return reporter->alignment.config.token_nodes_max;
+}
 
 void reporter_take_block(struct reporter *reporter, const struct reporter_block *block)
 {
@@ -458,6 +496,7 @@ int reporter_create(struct io_loop *io, struct reporter_config config, struct re
         return -ENOMEM;
     reporter->config = config;
     reporter->io = io;
+    reporter->life.fd = -1;
     uv_timer_init(&io->loop, &reporter->flush);
     reporter->flush.data = reporter;
     state_keeper_init(&reporter->state,
@@ -471,6 +510,8 @@ int reporter_create(struct io_loop *io, struct reporter_config config, struct re
     status = open_alignment(reporter);
     if (status == 0)
         status = open_report(reporter, epoch);
+    if (status == 0)
+        take_life(reporter);
     if (status == 0)
         status = open_source(reporter);
     if (status < 0) {
@@ -515,6 +556,7 @@ static void on_timer_closed(uv_handle_t *timer)
     void (*on_closed)(void *ctx) = reporter->on_closed;
     void *ctx = reporter->closed_ctx;
 
+    life_file_release(&reporter->life);
     alignment_release(&reporter->alignment);
     free(reporter);
     if (on_closed != NULL)

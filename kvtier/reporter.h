@@ -3,7 +3,15 @@
 /*
  * reporter: all that an agent knows of one worker, and what it tells of it: the engine's events and
  * the routers' notes go in, are joined, and come out as the report in Redis. What is not certain is
- * withdrawn: when the engine's process ends, and when messages of it are lost. Loop thread only.
+ * withdrawn: when the engine's process ends, and when messages of it are lost.
+ *
+ * It speaks in the name of an epoch of its own, by a lease. After a crash the lease of the process
+ * before is there for up to 3 s more: one that state_dir proves to be dead (life_record.h) is
+ * succeeded at once, anybody else's is waited for. Routers, which ask for leases every 500 ms, drop
+ * with the first one of another epoch all that was said in the name of the one before, and read
+ * what is claimed now: within a second of the agent's start. That is never more than what is there:
+ * the report begins empty. It is as much as is known by then; what the engine replays, and a scan
+ * of the SSD finds, follows as it comes. Loop thread only.
  */
 #ifndef KVTIER_REPORTER_H
 #define KVTIER_REPORTER_H
@@ -33,8 +41,8 @@ struct reporter_config {
     const struct engine_spec *spec; /* borrowed until close */
     const uint8_t *secret;          /* DIGEST_SECRET_BYTES; borrowed */
     uint64_t fingerprint;
-    const char *topic; /* of events; borrowed */
-    uint32_t token_blocks_max;
+    const char *topic;         /* of events; borrowed */
+    uint32_t token_blocks_max; /* at first */
     uint32_t text_blocks_max;
     struct redis_link *link;           /* borrowed until close */
     const char *state_dir;             /* "": nothing is kept over a restart; borrowed */
@@ -55,6 +63,10 @@ void reporter_take_entry(struct reporter *reporter, struct slice entry);
 /* What the engine says of itself over HTTP. model: "" while that is not known. With the first model
  * the state of before is taken up. */
 void reporter_take_probe(struct reporter *reporter, const struct worker *worker, const char *model);
+
+/* It knows as many blocks of tokens from now on, if that is more than before. Returns how many that
+ * are now: fewer where there is no memory. */
+uint32_t reporter_allow_token_blocks(struct reporter *reporter, uint32_t count);
 
 /* A block in the tiers beneath the worker's engine, absolute. A parent is told before its children.
  */

@@ -95,13 +95,40 @@ void engine_serve_close(struct engine_conn *conn, uint64_t number)
         engine_session_close_request(conn->session, request);
 }
 
+/* ---- RESET ---- */
+
+void engine_conn_reset_done(struct tier_clear *clear)
+{
+    struct engine_conn *conn = container_of(clear, struct engine_conn, clear);
+    struct ipc_message done = {.kind = IPC_DONE, .as.number = {conn->reset_number}};
+
+    conn->is_reset_owed = false;
+    engine_conn_answer(conn, &done);
+}
+
+void engine_session_stop_reset(struct engine_session *session)
+{
+    if (session->layout != NULL && session->scheduler != NULL)
+        tier_clear_cancel(session->layout->store, &session->scheduler->clear);
+}
+
+void engine_session_reset(struct engine_session *session)
+{
+    struct engine_conn *scheduler = session->scheduler;
+
+    if (scheduler == NULL || !scheduler->is_reset_owed || session->layout == NULL)
+        return;
+    engine_session_stop_reset(session);
+    engine_layout_clear(session->layout, &scheduler->clear);
+}
+
+/* Without its workers nobody knows which pages are meant: it is done when they have come. An engine
+ * uses nothing of ours before it has its DONE. */
 void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 {
-    struct ipc_message done = {.kind = IPC_DONE, .as.number = {number}};
-
-    if (conn->session->layout != NULL)
-        engine_layout_clear(conn->session->layout);
-    engine_conn_answer(conn, &done);
+    conn->reset_number = number;
+    conn->is_reset_owed = true;
+    engine_session_reset(conn->session);
 }
 
 /* ---- what can be loaded ---- */

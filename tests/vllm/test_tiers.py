@@ -23,6 +23,8 @@ PROMPTS = 200
 CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
 CONTROL_DIFFERENCES_MAX = 10  # more, and the control is none
 
+LEFT_OUT, UNSAVED = "vllm:samovar_requests_left_out_total", "vllm:samovar_blocks_unsaved_total"
+
 needs_agent = pytest.mark.skipif(not has_redis() or not (BIN / "samovar-agent").exists(),
                                  reason="redis-server or samovar-agent is missing")
 
@@ -47,6 +49,8 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
     node = Node(home, None, engines=fleet.engines, socket=f"{fleet.tiers}/agent.sock")
     engine, few = fleet.engines[0], prompts_of(16)
     try:
+        assert complete(engine, few[0])[0]
+        alone = engine.metric(LEFT_OUT, reason="away")
         node.start_agent(CPU_MIB, 0)
         own = [(complete(engine, prompt), complete(engine, prompt)[0])[1] for prompt in few]
         reset_cache(engine)
@@ -62,6 +66,7 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
     finally:
         node.close()
 
+    assert alone > 0  # requests counted by the engine, while no agent was there to count
     assert came_back.answers == own and came_back.hits > 0
     assert outcome.failures == [] and killing.result() < ended
 
@@ -201,13 +206,15 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     act = lie_or_wait(random.Random(3))
     for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
         agent.instead[kind] = act
-    loaded = agent.loaded
+    loaded, left_out, unsaved = agent.loaded, engine.metric(LEFT_OUT), engine.metric(UNSAVED)
     with Trouble(lambda _rng: agent.restart(), (1, 4)) as trouble:
         outcome = run_load("fake, lying", engine, prompts)
     agent.instead.clear()
 
     control.check(outcome)
     assert trouble.count > 0 and agent.loaded > loaded
+    assert engine.metric(LEFT_OUT) > left_out     # its scheduler counted
+    assert engine.metric(UNSAVED) > unsaved       # and its worker
     agent.restart()
     wait_until(lambda: is_served_again(engine), "it is served again", 30)
 
