@@ -333,13 +333,17 @@ void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uin
     flush_soon(reporter);
 }
 
-/* Rates are measured all the time; one that is nearly what was said is not said again. */
-static void settle_rate(uint64_t *said, uint64_t measured)
+/* Costs are measured all the time; one that is nearly what was said is not said again. */
+static uint64_t settled(uint64_t said, uint64_t measured)
 {
-    const uint64_t difference = measured > *said ? measured - *said : *said - measured;
+    const uint64_t difference = measured > said ? measured - said : said - measured;
 
-    if (difference > *said / RATE_CHANGE_DIVISOR)
-        *said = measured;
+    return difference > said / RATE_CHANGE_DIVISOR ? measured : said;
+}
+
+static uint32_t settled_u32(uint32_t said, uint32_t measured)
+{
+    return (uint32_t)settled(said, measured);
 }
 
 void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers)
@@ -348,8 +352,12 @@ void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *
 
     meta->has_anchors = tiers->has_connector;
     meta->bytes_per_token = tiers->bytes_per_token;
-    settle_rate(&meta->cpu_bytes_per_s, tiers->cpu_bytes_per_s);
-    settle_rate(&meta->ssd_bytes_per_s, tiers->ssd_bytes_per_s);
+    meta->cpu_bytes_per_s = settled(meta->cpu_bytes_per_s, tiers->cpu_bytes_per_s);
+    meta->ssd_bytes_per_s = settled(meta->ssd_bytes_per_s, tiers->ssd_bytes_per_s);
+    meta->cpu_start_us = settled_u32(meta->cpu_start_us, tiers->cpu_start_us);
+    meta->ssd_start_us = settled_u32(meta->ssd_start_us, tiers->ssd_start_us);
+    meta->prefill_tokens_per_s =
+        settled_u32(meta->prefill_tokens_per_s, tiers->prefill_tokens_per_s);
     residency_report_set_meta(reporter->report, meta);
     residency_report_set_queues(reporter->report, tiers->cpu_queue_ms, tiers->ssd_queue_ms);
 }

@@ -82,14 +82,17 @@ void reporter_drop_blocks(struct reporter *reporter);
 void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uint64_t last_block,
                           uint32_t prompt_tokens);
 
-/* What routers are told of the tiers beneath, to weigh a load against computing. Rates are
+/* What routers are told of the tiers beneath, to weigh a load against computing. All of it is
  * measured; 0: not known. */
 struct reporter_tiers {
     bool has_connector; /* the engine's anchors come by reporter_take_anchor() */
     uint32_t bytes_per_token;
     uint64_t cpu_bytes_per_s;
     uint64_t ssd_bytes_per_s;
-    uint32_t cpu_queue_ms; /* what a load begun now would wait */
+    uint32_t cpu_start_us; /* of any load, the engine's part included */
+    uint32_t ssd_start_us;
+    uint32_t prefill_tokens_per_s; /* of the engine */
+    uint32_t cpu_queue_ms;         /* what a load begun now would wait */
     uint32_t ssd_queue_ms;
 };
 void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers);

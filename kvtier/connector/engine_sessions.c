@@ -347,6 +347,15 @@ int engine_sessions_create(struct engine_sessions_config config,
     return 0;
 }
 
+struct engine_session_costs engine_session_costs(const struct engine_session *session)
+{
+    return (struct engine_session_costs){
+        .turn_ms = cost_line_cost(&session->turn).start_ms,
+        .prefill_ms_per_token =
+            cost_line_is_known(&session->step) ? cost_line_cost(&session->step).unit_ms : 0,
+    };
+}
+
 struct engine_sessions_stats engine_sessions_stats(const struct engine_sessions *sessions)
 {
     struct engine_sessions_stats stats = sessions->stats;

@@ -62,7 +62,8 @@ enum { IPC_FOUND_WHY_COUNT = IPC_FOUND_NO_ROOM + 1, IPC_REFUSAL_COUNT = IPC_REFU
         row(load_jobs_total)         /* LOADs */                                                   \
         row(load_jobs_refused_total) /* of these, that were not begun */                           \
         row(save_jobs_total) row(save_jobs_refused_total) row(save_discarded_total)                \
-            row(turned_away_blocks_total) /* of saves, for the guard's sake */
+            row(turned_away_blocks_total)   /* of saves, for the guard's sake */                   \
+        row(turns_total) row(turn_us_total) /* loads of which the engine's part is known */
 
 #define ENGINE_SESSIONS_COUNTER(field) uint64_t field;
 struct engine_sessions_stats {
@@ -84,6 +85,13 @@ MUST_CHECK int engine_sessions_create(struct engine_sessions_config config,
                                       const struct engine_sessions_callbacks *callbacks, void *ctx,
                                       struct engine_sessions **sessions,
                                       char why[IPC_SOCKET_WHY_BYTES]);
+
+/* What is learned of one engine, for whoever weighs loading against computing. */
+struct engine_session_costs {
+    double turn_ms; /* that it adds to any load: its scheduler's step before, and that behind */
+    double prefill_ms_per_token; /* 0: not known */
+};
+struct engine_session_costs engine_session_costs(const struct engine_session *session);
 
 struct engine_sessions_stats engine_sessions_stats(const struct engine_sessions *sessions);
 

@@ -39,6 +39,11 @@ static struct engine_session *find_session(const struct engine_sessions *session
     return NULL;
 }
 
+/* Of an engine that nothing is known of: as measured with vLLM on small models, and as routers
+ * assume. */
+static const struct cost turn_prior = {.start_ms = 5};
+static const struct cost step_prior = {.start_ms = 5, .unit_ms = 0.125};
+
 static struct engine_session *create_session(struct engine_sessions *sessions,
                                              const struct ipc_hello *hello, size_t worker_index)
 {
@@ -58,6 +63,8 @@ static struct engine_session *create_session(struct engine_sessions *sessions,
                              .key_count_max = KEY_COUNT_MAX,
                              .seed = sessions->boot,
                          });
+    cost_line_init(&session->step, step_prior);
+    cost_line_init(&session->turn, turn_prior);
     list_node_init(&session->in_all);
     list_append(&sessions->all, &session->in_all);
     return session;

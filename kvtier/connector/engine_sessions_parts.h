@@ -8,6 +8,7 @@
 #ifndef KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
 #define KVTIER_CONNECTOR_ENGINE_SESSIONS_PARTS_H
 
+#include "backends/runtime/cost_line.h"
 #include "backends/runtime/list.h"
 #include "kvtier/connector/engine_conn_state.h"
 #include "kvtier/connector/engine_request.h"
@@ -64,8 +65,9 @@ struct engine_session {
     struct engine_layout *layout; /* with worker */
     struct engine_memory *memory; /* likewise */
     struct engine_requests requests;
-    uint32_t scheduler_count;    /* that there were: tells their requests apart */
-    double prefill_ms_per_token; /* learned from what it saves; 0: not known */
+    uint32_t scheduler_count; /* that there were: tells their requests apart */
+    struct cost_line step;    /* by tokens, learned from steps that were saved */
+    struct cost_line turn;    /* what it adds to a load */
 };
 
 /* engine_sessions.c */

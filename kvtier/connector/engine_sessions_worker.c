@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backends/runtime/clock.h"
 #include "kvtier/connector/engine_sessions_parts.h"
 
 /*
@@ -19,8 +20,6 @@
 /* Steps that computed less tell more of their start than of tokens. */
 enum { LEARN_TOKENS_MIN = 64 };
 
-static const double learn_weight = 0.1; /* of the newest step */
-
 struct engine_job {
     struct engine_conn *conn;
     struct engine_memory *memory;
@@ -28,7 +27,9 @@ struct engine_job {
     uint64_t request;         /* of a LOAD */
     uint32_t end_block;       /* likewise: behind its last */
     uint32_t scheduler_count; /* likewise: who opened the request */
-    uint32_t refused;         /* of a SAVE: blocks that the store was not even asked for */
+    uint32_t block_count;     /* likewise: that it asks for */
+    uint64_t begun_us;
+    uint32_t refused; /* of a SAVE: blocks that the store was not even asked for */
 };
 
 /* ---- jobs ---- */
@@ -42,6 +43,7 @@ static struct engine_job *begin_job(struct engine_conn *conn, uint64_t number)
     job->conn = conn;
     job->memory = engine_memory_ref(conn->session->memory);
     job->number = number;
+    job->begun_us = clock_now_us();
     conn->job_count++;
     conn->sessions->stats.job_count++;
     return job;
@@ -79,8 +81,9 @@ static void answer_load(struct engine_conn *conn, uint64_t number, uint32_t load
     engine_conn_answer(conn, &answer);
 }
 
-/* What was loaded to its end is the engine's now; the tier may let it go. */
-static void release_loaded(const struct engine_job *job)
+/* What was loaded to its end is the engine's now; the tier may let it go. The engine's turn is
+ * learned from a load in one piece that came whole. */
+static void release_loaded(const struct engine_job *job, uint32_t loaded)
 {
     struct engine_session *session = job->conn->session;
     struct engine_request *request = engine_requests_find(&session->requests, job->request);
@@ -89,6 +92,8 @@ static void release_loaded(const struct engine_job *job)
         job->scheduler_count != session->scheduler_count)
         return;
     if (job->end_block >= request->hold_first + tier_hold_count(request->hold)) {
+        if (loaded == job->block_count && loaded == tier_hold_count(request->hold))
+            request->load_us = clock_now_us() - job->begun_us;
         engine_request_let_go(request);
         request->found_until_ms = 0;
     }
@@ -100,7 +105,7 @@ static void on_loaded(void *ctx, uint32_t loaded)
 
     if (job->conn->session->layout != NULL)
         engine_layout_hit(job->conn->session->layout, loaded);
-    release_loaded(job);
+    release_loaded(job, loaded);
     answer_load(job->conn, job->number, loaded);
     end_job(job);
 }
@@ -122,6 +127,7 @@ static int begin_load(struct engine_conn *conn, const struct ipc_load *load)
         return -ENOMEM;
     job->request = load->request;
     job->end_block = load->first_block + load->block_count;
+    job->block_count = load->block_count;
     job->scheduler_count = session->scheduler_count;
     status = tier_store_load(session->layout->store, request->hold,
                              load->first_block - request->hold_first, load->block_count,
@@ -214,11 +220,15 @@ static size_t gather(const struct engine_session *session, const struct ipc_save
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t index = entry->first_block + i;
 
-        saves[i] = (struct tier_save){
-            .key = request->keys[index], .depth = index, .engine_block = engine_blocks[i]};
+        saves[i] = (struct tier_save){.key = request->keys[index],
+                                      .depth = index,
+                                      .engine_block = engine_blocks[i],
+                                      .is_used = engine_request_has_used(request, index)};
         if (index > 0)
             saves[i].parent = request->keys[index - 1].name;
     }
+    if (count > 0)
+        engine_request_note_use(request, entry->first_block, entry->first_block + count);
     *refused += entry->block_count - count;
     return count;
 }
@@ -243,15 +253,8 @@ static bool gather_all(struct engine_conn *conn, const struct ipc_save *save, si
 
 static void learn(struct engine_session *session, const struct ipc_save *save)
 {
-    double ms_per_token;
-
-    if (save->step_tokens < LEARN_TOKENS_MIN || save->step_us == 0)
-        return;
-    ms_per_token = save->step_us / 1e3 / save->step_tokens;
-    session->prefill_ms_per_token =
-        session->prefill_ms_per_token > 0
-            ? (1 - learn_weight) * session->prefill_ms_per_token + learn_weight * ms_per_token
-            : ms_per_token;
+    if (save->step_tokens >= LEARN_TOKENS_MIN && save->step_us > 0)
+        cost_line_note(&session->step, save->step_tokens, save->step_us / 1e3);
 }
 
 /* -ENODATA: there is nothing to save. */

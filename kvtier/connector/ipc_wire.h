@@ -166,7 +166,8 @@ struct ipc_found {
 };
 
 /* TAKE. u64 request, u32 first_block, u32 block_count: from the prompt's first block on. What was
- * found beyond is let go. */
+ * found beyond is let go. block_count 0: all of it; or, behind LOADED, that the engine goes on with
+ * the request now, which tells how much of a load's time is the engine's own. */
 struct ipc_take {
     uint64_t request;
     uint32_t first_block;

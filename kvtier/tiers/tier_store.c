@@ -109,6 +109,7 @@ int tier_store_assemble(struct tier_store_config config, struct tier *tiers[BLOC
     made->tiers[BLOCK_TIER_CPU] = tiers[BLOCK_TIER_CPU];
     made->tiers[BLOCK_TIER_SSD] = tiers[BLOCK_TIER_SSD];
     list_init(&made->jobs);
+    tier_load_init(made);
     status = create_parts(made);
     if (status < 0) {
         free_store(made);
@@ -142,10 +143,8 @@ struct tier_store_stats tier_store_stats(const struct tier_store *store)
     stats.evicted_ssd_blocks = stats.blocks->evicted[BLOCK_TIER_SSD];
     stats.is_ssd_writable = store->tiers[BLOCK_TIER_SSD] != NULL && !store->is_ssd_off;
     stats.is_scanning = store->scan != NULL;
-    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
-        stats.load_bytes_per_s[tier] = store->load_bytes_per_s[tier];
-        stats.load_queue_ms[tier] = tier_load_queue_ms(store);
-    }
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
+        stats.load[tier] = tier_load_stats(store, (enum block_tier)tier);
     stats.hold_oldest_ms = tier_hold_oldest_ms(store);
     return stats;
 }

@@ -95,14 +95,12 @@ static void init_batch(struct tier_job *job, uint32_t number)
 {
     const struct tier_store *store = job->store;
     const size_t room = number * job->batch_blocks;
-    const bool is_host =
-        job->memory != NULL && job->memory->device == store->config.devices[DEVICE_HOST];
 
     job->batches[number] = (struct tier_batch){
         .job = job,
         .copy = {.tiers = store->tiers,
                  .memory = job->memory,
-                 .is_by_processor = is_host,
+                 .is_by_processor = job->memory != NULL && job->memory->device->is_by_processor,
                  .blocks = job->copy_blocks + room,
                  .transfers = job->transfers + room,
                  .pages = job->pages + room,

@@ -32,6 +32,13 @@
 struct tier_scan;
 struct tier_job;
 
+/* Of loads from one tier. */
+struct tier_load_timing {
+    struct cost_line cost; /* by bytes */
+    uint64_t count;        /* that were noted in it */
+    uint64_t us;           /* and what they took together */
+};
+
 struct tier_store {
     struct tier_store_config config;
     struct block_table *table;
@@ -48,8 +55,10 @@ struct tier_store {
     struct tier_scan *scan;                    /* NULL: none is under way */
     uint64_t load_bytes[BLOCK_TIER_COUNT];     /* of loads that are not done */
     double load_bytes_per_s[BLOCK_TIER_COUNT]; /* of one thread; 0: none measured */
-    struct tier_store_stats stats;             /* its counters; the rest is made when asked for */
-    bool is_registered;                        /* the CPU tier's memory, with the devices */
+    struct tier_load_timing load_timings[BLOCK_TIER_COUNT];
+    uint64_t load_count;           /* begun, from the start on */
+    struct tier_store_stats stats; /* its counters; the rest is made when asked for */
+    bool is_registered;            /* the CPU tier's memory, with the devices */
     bool is_closing;
     void (*on_closed)(void *ctx);
     void *ctx;
@@ -138,7 +147,9 @@ struct tier_job {
     tier_loaded_fn *on_loaded;
     void *ctx;
     struct tier_saved saved;
-    uint32_t asked; /* blocks that the engine asked for: moves, and what could not be moved */
+    uint32_t asked;       /* blocks that the engine asked for: moves, and what could not be moved */
+    uint64_t begun_us;    /* of a load */
+    uint64_t load_number; /* likewise; 0: others were under way when it began, it is not timed */
     /* tier_store_job's own */
     struct tier_batch *batches;
     struct tier_copy_block *copy_blocks;
@@ -196,8 +207,9 @@ MUST_CHECK int tier_hold_range(const struct tier_hold *hold, size_t first, size_
 
 /* ---- tier_store_load ---- */
 
-/* What a load begun now would wait for a thread. */
-double tier_load_queue_ms(const struct tier_store *store);
+void tier_load_init(struct tier_store *store);
+
+struct tier_load_stats tier_load_stats(const struct tier_store *store, enum block_tier tier);
 
 /* ---- tier_store_scan ---- */
 

@@ -131,6 +131,7 @@ static void begin_load(struct race *race)
         return;
     }
     job->count = (uint32_t)tier_hold_count(job->hold);
+    tier_hold_use(job->hold, 0, job->count);
     if (tier_store_load(race->world->store, job->hold, 0, job->count, &race->world->engine->memory,
                         engine_blocks, on_loaded, job) < 0) {
         tier_hold_release(&job->hold);

@@ -302,7 +302,7 @@ static inline struct world *world_create(struct io_loop *io, struct world_config
     world->io = io;
     world->config = config;
     world->checks_order = true;
-    world->device.device.ops = &fake_device_ops;
+    world->device.device = (struct device){&fake_device_ops, .is_by_processor = true};
     world->disk = calloc(config.ssd_slots + 1, sizeof *world->disk);
     world->engine = calloc(1, sizeof *world->engine);
     world->engine->layout.block_count = WORLD_ENGINE_BLOCKS;
@@ -356,6 +356,7 @@ static inline void world_settle(struct world *world)
 struct world_save {
     struct world *world;
     bool may_not_commit;
+    uint32_t has_used; /* blocks, from the first on, that the same request loaded before */
     bool is_done;
     struct tier_saved saved;
 };
@@ -393,6 +394,7 @@ static inline int world_begin_save_at(struct world *world, struct world_save *sa
             .parent = world_name(i == 0 ? parent : first + i - 1),
             .depth = depth + i,
             .engine_block = engine_block,
+            .is_used = i < save->has_used,
         };
     }
     return tier_store_save(world->store, blocks, count, &world->engine->memory, world_may_commit,
@@ -442,7 +444,12 @@ static inline struct tier_hold *world_hold(struct world *world, uint32_t first, 
 {
     struct block_key keys[WORLD_ENGINE_BLOCKS];
 
-    return tier_store_hold(world->store, keys, world_keys(keys, first, count), ms);
+    struct tier_hold *hold =
+        tier_store_hold(world->store, keys, world_keys(keys, first, count), ms);
+
+    if (hold != NULL)
+        tier_hold_use(hold, 0, tier_hold_count(hold));
+    return hold;
 }
 
 static inline int world_begin_load(struct world *world, struct world_load *load,

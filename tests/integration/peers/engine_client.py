@@ -104,6 +104,7 @@ class Link:
 
 class Memory:
     """Pages of an engine on a CPU: layers of blocks in one memfd, as vLLM lays them out."""
+    device, uuid, event_handle, handle = 0, bytes(16), bytes(64), bytes(64)
 
     def __init__(self, block_count=64, layer_count=2, layer_bytes=4096,
                  is_sealed=True):
@@ -114,6 +115,7 @@ class Memory:
         if is_sealed:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.map = mmap.mmap(self.fd, self.bytes)
+        self.descriptors = [self.fd]
 
     def _places(self, block):
         for layer in range(self.layer_count):
@@ -167,7 +169,7 @@ class EngineClient:
 
     def register_worker(self):
         self.worker = Link(self.path)
-        self.worker.send(HELLO, self.hello(WORKER), [self.memory.fd])
+        self.worker.send(HELLO, self.hello(WORKER), self.memory.descriptors)
         return self.welcome(self.worker)
 
     @staticmethod
@@ -175,19 +177,20 @@ class EngineClient:
         """(lease_ms, lookup_ms, save_ms)"""
         return struct.unpack_from("<III", link.receive(WELCOME)[1])
 
-    def hello(self, role, device=0, rank=0, rank_count=1, **other):
+    def hello(self, role, device=None, rank=0, rank_count=1, **other):
         """Any field may be said otherwise: block_tokens, model, segments, region_bytes, ..."""
         memory = self.memory
         is_worker = role == WORKER
         segments = other.get("segments", memory.segments() if is_worker else [])
         regions = [other.get("region_bytes", memory.bytes)] if is_worker else []
+        device = memory.device if device is None else device
         body = struct.pack("<BBHHHIII", role, device, rank, rank_count, len(regions), len(segments),
                            other.get("block_count", memory.block_count if is_worker else 0),
                            other.get("block_tokens", self.block_tokens))
-        body += self.engine_id + bytes(16) + bytes(64)
+        body += self.engine_id + memory.uuid + memory.event_handle
         body += text(other.get("worker", self.worker_name)) + text(other.get("model", self.model))
         body += text("0.32.0")
-        body += b"".join(struct.pack("<QQ64x", length, 0) for length in regions)
+        body += b"".join(struct.pack("<QQ64s", length, 0, memory.handle) for length in regions)
         return body + b"".join(struct.pack("<IIQQQ", region, 0, offset, stride, length)
                                for region, offset, stride, length in segments)
 

@@ -213,6 +213,7 @@ static void begin_load(struct model *model)
     op->is_used = held > 0;
     if (held == 0)
         return;
+    tier_hold_use(op->hold, 0, held);
     op->first = dice(model, held);
     op->count = op->first + 1 + dice(model, held - op->first);
     if (dice(model, 2) == 0)

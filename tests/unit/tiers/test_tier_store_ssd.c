@@ -499,3 +499,26 @@ Test(tier_store_ssd, closing_in_the_middle_of_a_scan_and_of_demotions_leaks_noth
 
     world_destroy(world);
 }
+
+/* ---- what a load takes ---- */
+
+Test(tier_store_ssd, each_tiers_time_is_learned_from_loads_of_it_alone)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 32});
+    save_on_ssd(world, 1, 4);
+    const uint64_t cpu_count = stats_of(world).load[BLOCK_TIER_CPU].timed_count;
+    cr_assert(not(stats_of(world).load[BLOCK_TIER_SSD].is_measured));
+    cr_assert(eq(u32, world_save_behind(world, 5, 2, 4, 4).saved, 2)); /* in CPU memory */
+
+    cr_assert(eq(u32, world_load(world, 1, 6), 6));
+    const bool is_by_both = stats_of(world).load[BLOCK_TIER_SSD].is_measured;
+    while (world->told[1] != SSD)
+        world_save(world, 2000, 4), world_save(world, 3000, 4), world_save(world, 4000, 4);
+    cr_assert(eq(u32, world_load(world, 1, 4), 4));
+
+    cr_assert(not(is_by_both));
+    cr_assert(eq(u64, stats_of(world).load[BLOCK_TIER_SSD].timed_count, 1));
+    cr_assert(eq(u64, stats_of(world).load[BLOCK_TIER_CPU].timed_count, cpu_count));
+    expect_sound(world);
+    world_destroy(world);
+}

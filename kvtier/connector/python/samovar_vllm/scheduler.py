@@ -153,7 +153,8 @@ class Scheduler:
         is_held = prompt.answer is not None and prompt.answer.tokens
         prompt.answer = None
         if external == 0:
-            if is_held:
+            # Nothing of what is held; or it goes on behind its load, which is said too.
+            if is_held or prompt.loaded_in == request.num_preemptions:
                 self._say(wire.TAKE, request=prompt.number, first_block=0, block_count=0)
             return
         first, count = prompt.local // self._block_tokens, -(-external // self._block_tokens)
