@@ -15,7 +15,7 @@
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
-#include "kvtier/device/page_layout.h"
+#include "kvtier/device/device.h"
 #include "kvtier/tiers/thrash_guard.h"
 #include "kvtier/tiers/tier_store.h"
 
@@ -59,7 +59,9 @@ struct engine_layouts {
 struct engine_layout_spec {
     struct slice model; /* as the engine says it */
     uint32_t block_tokens;
-    const struct page_layout *pages; /* checked */
+    uint32_t page_bytes; /* of all ranks together */
+    size_t rank_count;
+    struct engine_memory *const *ranks; /* their parts of a page, in their order */
 };
 
 void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_config config);

@@ -661,8 +661,9 @@ def refused_hello(node, role=wire.WORKER, fds=None, **other):
 
 
 @pytest.mark.parametrize(("other", "code", "words"), [
-    ({"rank_count": 2}, wire.REFUSED_RANKS, "ranks"),
-    ({"rank": 1}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank_count": 65}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank_count": 0}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank": 2, "rank_count": 2}, wire.REFUSED_RANKS, "ranks"),
     ({"worker": "http://10.1.1.1:1"}, wire.REFUSED_WORKER, "--advertise"),
     ({"block_tokens": 0}, wire.REFUSED_LAYOUT, "tokens"),
     ({"segments": [(0, 1 << 40, 4096, 4096)]}, wire.REFUSED_LAYOUT, ""),
