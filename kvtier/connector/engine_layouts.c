@@ -269,10 +269,10 @@ void engine_layout_preempted(struct engine_layout *layout)
         thrash_guard_preempted(layout->guard, 1, now_ms_of(layout));
 }
 
-void engine_layout_clear(struct engine_layout *layout)
+void engine_layout_clear(struct engine_layout *layout, struct tier_clear *clear)
 {
     layout->is_clearing = true;
-    tier_store_clear(layout->store);
+    tier_store_clear(layout->store, clear);
     layout->is_clearing = false;
 }
 

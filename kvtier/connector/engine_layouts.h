@@ -87,8 +87,8 @@ size_t engine_layout_admit(struct engine_layout *layout, const struct block_key 
 void engine_layout_hit(struct engine_layout *layout, size_t count);
 void engine_layout_preempted(struct engine_layout *layout);
 
-/* Nothing that its engines have saved is true any more. */
-void engine_layout_clear(struct engine_layout *layout);
+/* Nothing that its engines have saved is true any more; see tier_store_clear(). */
+void engine_layout_clear(struct engine_layout *layout, struct tier_clear *clear);
 
 /* No layout may be in use. on_closed once, perhaps before this returns. */
 void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx);

@@ -114,6 +114,7 @@ static void end_scheduler(struct engine_session *session)
 {
     struct engine_request *request;
 
+    engine_session_stop_reset(session);
     session->scheduler = NULL;
     session->scheduler_count++;
     while ((request = engine_requests_oldest(&session->requests)) != NULL)
@@ -251,6 +252,7 @@ static void on_open(void *ctx, struct ipc_conn *ipc)
                                  .state = ENGINE_CONN_NEW,
                                  .since_ms = io_loop_now_ms(sessions->config.io)};
     list_node_init(&conn->in_strangers);
+    tier_clear_init(&conn->clear, engine_conn_reset_done);
     list_append(&sessions->strangers, &conn->in_strangers);
     ipc_conn_set_data(ipc, conn);
 }

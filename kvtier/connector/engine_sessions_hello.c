@@ -224,6 +224,7 @@ static void register_worker(struct engine_conn *conn, struct engine_session *ses
         log_rank(session, hello, memory);
     if (session->layout != NULL)
         log_registered(session, hello);
+    engine_session_reset(session);
 }
 
 static void register_scheduler(struct engine_conn *conn, struct engine_session *session,

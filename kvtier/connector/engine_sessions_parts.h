@@ -55,6 +55,10 @@ struct engine_conn {
     uint32_t rank; /* of a worker */
     uint64_t since_ms;
     uint32_t job_count; /* loads and saves under way: it is closed after the last */
+    /* Of a scheduler. */
+    struct tier_clear clear; /* under way for it */
+    uint64_t reset_number;   /* of its last RESET */
+    bool is_reset_owed;      /* that has no DONE yet */
 };
 
 /* A worker process of an engine. Both or none. */
@@ -102,6 +106,16 @@ void engine_conn_end_job(struct engine_conn *conn);
 
 /* It finished, or nobody speaks for it any more: with what was promised of it. */
 void engine_session_close_request(struct engine_session *session, struct engine_request *request);
+
+/* Clears its layout where its scheduler has asked for that and is not told yet that it is done:
+ * begins anew, as what it has now may be another. */
+void engine_session_reset(struct engine_session *session);
+
+/* Of a conn's clear: answers its RESET. */
+void engine_conn_reset_done(struct tier_clear *clear);
+
+/* Its layout goes, or its scheduler: a clear under way tells nobody. */
+void engine_session_stop_reset(struct engine_session *session);
 
 /* One reason less for it to stay: a conn that is closed, or who looked at it. */
 void engine_session_leave(struct engine_session *session);

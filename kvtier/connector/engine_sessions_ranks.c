@@ -137,6 +137,7 @@ static void detach(struct engine_session *session)
 {
     struct engine_sessions *sessions = session->sessions;
 
+    engine_session_stop_reset(session);
     engine_memory_unref(&session->memory);
     engine_layout_return(&session->layout);
     sessions->stats.engine_count--;

@@ -7,8 +7,8 @@ from peers.wire import HOST
 
 
 # Where SAMOVAR_FAULT_POINT can have it die: backends/runtime/fault_point.h.
-FAULT_POINTS = ("save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
-                "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
+FAULT_POINTS = ("save-copied", "save-sealed", "save-indexed", "save-reported", "demote-written",
+                "demote-listed", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
                 "load-midway", "load-done")
 
 

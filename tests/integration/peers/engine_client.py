@@ -259,9 +259,15 @@ class EngineClient:
     def close_request(self, request):
         self.scheduler.send(CLOSE, struct.pack("<Q", request))
 
-    def reset(self):
+    def begin_reset(self):
         self.scheduler.send(RESET, struct.pack("<Q", 1))
+
+    def end_reset(self):
         self.scheduler.receive(DONE)
+
+    def reset(self):
+        self.begin_reset()
+        self.end_reset()
 
     # --- worker ---
 
