@@ -103,6 +103,7 @@ struct exchange {
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
     uint64_t body_session;   /* key of the session that the body names; 0: none */
+    bool has_tools;          /* the model is shown some */
     bool has_one_prompt;     /* usage counts this prompt alone */
     bool is_pinned;          /* one worker has what it needs: exchange_stored.c */
     uint32_t pinned_worker;  /* its index */

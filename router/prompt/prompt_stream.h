@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * prompt_stream: writes the prompt of a request as the canonical byte stream (version 2) that names
+ * prompt_stream: writes the prompt of a request as the canonical byte stream (version 3) that names
  * its prefix, into a block_chain. Format, see prompt_stream.c: a root (model, salt, template
  * arguments: whatever changes the whole prompt), then tools, then each message: role and parts in
  * order; the same for chat, responses and messages. Turn N's stream is a prefix of turn N+1's;
@@ -21,11 +21,13 @@
 #include "hashing/block_chain.h"
 #include "router/api/api_request.h"
 #include "router/prompt/prompt_root.h"
+#include "router/prompt/tool_place.h"
 
 struct prompt_stream_config {
     const uint8_t *secret;  /* BLOCK_CHAIN_SECRET_BYTES; borrowed */
     uint32_t block_bytes;   /* 256 */
     uint32_t cut_bytes_min; /* 64 */
+    enum tool_place tool_place;
 };
 
 struct prompt_blocks {
