@@ -193,6 +193,9 @@ static void keep_prompt(struct exchange *exchange, const struct body_parse *pars
     exchange->prompt_bytes = prompt->bytes;
     exchange->has_exact_tokens = prompt->token_ids > 0;
     exchange->has_tools = parse->has_tools;
+    exchange->layout = parse->layout;
+    exchange->before_tools_count = prompt->before_tools_count;
+    exchange->before_tools_bytes = prompt->before_tools_bytes;
     exchange->has_one_prompt = parse->request.prompt_count == 1;
     exchange->prompt_tokens = exchange->has_exact_tokens ? (double)prompt->token_ids
                               : is_named ? (double)prompt->bytes * exchange->relay->tokens_per_byte

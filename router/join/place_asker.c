@@ -65,12 +65,12 @@ static void end_survey(struct place_asker *asker, uint64_t rest_ms)
 static void conclude(struct place_asker *asker)
 {
     const struct slice model = buf_slice(&asker->model);
-    const enum tool_place place = tool_survey_conclude(&asker->survey);
+    const struct tool_layout layout = tool_survey_conclude(&asker->survey);
 
-    if (place != tool_places_find(&asker->places, asker->config.secret, model))
+    if (layout.place != tool_places_find(&asker->places, asker->config.secret, model).place)
         LOG(LOG_INFO, "tool_place_learned", log_slice("model", model),
-            log_text("place", tool_place_name(place)));
-    tool_places_set(&asker->places, asker->config.secret, model, place);
+            log_text("place", tool_place_name(layout.place)));
+    tool_places_set(&asker->places, asker->config.secret, model, layout);
     end_survey(asker, KNOWN_MS);
 }
 

@@ -54,8 +54,8 @@ static int name_prompt(struct body_parse *parse)
     parse->has_tools = parse->request.api != API_COMPLETIONS &&
                        json_count(json_get(parse->request.root, "tools")) > 0;
     if (parse->has_tools)
-        config.tool_place =
-            tool_places_find(parse->tool_places, parse->secret, parse->request.model);
+        parse->layout = tool_places_find(parse->tool_places, parse->secret, parse->request.model);
+    config.tool_place = parse->layout.place;
     return prompt_stream_write(config, &parse->request, parse->arena, BODY_PARSE_BLOCK_COUNT_MAX,
                                &parse->prompt, &parse->fault);
 }

@@ -42,6 +42,7 @@ struct body_parse {
     struct api_request request;  /* its root is dead; its model is default_model where absent */
     struct prompt_blocks prompt; /* no blocks: its prompt has no names */
     bool has_tools;              /* and the model is shown them */
+    struct tool_layout layout;   /* where */
     struct anchor_plan plan;     /* of a prompt with all its names, where it was wanted */
 };
 

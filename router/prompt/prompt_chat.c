@@ -170,6 +170,7 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
     struct json_iterator elements = json_iterate(tools);
     struct json_value tool;
 
+    prompt_begin_tools(sink, tools);
     while (json_next_element(&elements, &tool))
         prompt_write_tool(sink, tool);
 }

@@ -229,6 +229,7 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
     struct json_iterator elements = json_iterate(tools);
     struct json_value tool;
 
+    prompt_begin_tools(sink, tools);
     while (json_next_element(&elements, &tool)) {
         if (json_type(json_get(tool, "input_schema")) == JSON_OBJECT)
             prompt_write_flat_tool(sink, tool, "input_schema");

@@ -26,6 +26,8 @@ struct prompt_sink {
     size_t block_count_max;
     struct api_fault *fault;
     enum tool_place tool_place;
+    size_t before_tools_count; /* see prompt_blocks */
+    uint64_t before_tools_bytes;
     bool has_media; /* a part was written that is no text */
 };
 
@@ -56,6 +58,9 @@ void prompt_write_media(struct prompt_sink *sink, struct json_value part);
  */
 MUST_CHECK int prompt_write_content(struct prompt_sink *sink, struct json_value content,
                                     const char *param);
+
+/* Notes where tools begin, if there are any, in a stream that has them late. */
+void prompt_begin_tools(struct prompt_sink *sink, struct json_value tools);
 
 /* A tool as {"type":"function","function":{...}}: with its members in their order, as templates
  * print them. Whatever else it is, it is written likewise. */

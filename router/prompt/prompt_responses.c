@@ -215,6 +215,7 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
     struct json_iterator elements = json_iterate(tools);
     struct json_value tool;
 
+    prompt_begin_tools(sink, tools);
     while (json_next_element(&elements, &tool)) {
         if (slice_eq(json_string(json_get(tool, "type")), SLICE("function")) &&
             json_type(json_get(tool, "function")) == JSON_NONE)

@@ -131,6 +131,8 @@ int prompt_stream_write(struct prompt_stream_config config, const struct api_req
     out->block_count = prompt_write_tail(&sink.writer);
     out->blocks = out->chain.blocks;
     out->closed_count = out->chain.block_count;
+    out->before_tools_count = sink.before_tools_count;
+    out->before_tools_bytes = sink.before_tools_bytes;
     out->bytes = prompt_writer_bytes(&sink.writer) + further_bytes;
     if (request->is_token_prompt)
         out->token_ids = out->bytes / 4;

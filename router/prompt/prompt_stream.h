@@ -31,13 +31,15 @@ struct prompt_stream_config {
 };
 
 struct prompt_blocks {
-    struct block *blocks;     /* closed blocks, then one extra end node unless the stream ends on a
-                                 block; in the arena */
-    size_t block_count;       /* end node included */
-    size_t closed_count;      /* without it */
-    uint64_t bytes;           /* of the whole stream; an estimate where there are no names */
-    uint64_t token_ids;       /* of a prompt given as ids: exact token count; else 0 */
-    bool has_media;           /* parts that are no text: their tokens stand for nothing in it */
+    struct block *blocks;      /* closed blocks, then one extra end node unless the stream ends on a
+                                  block; in the arena */
+    size_t block_count;        /* end node included */
+    size_t closed_count;       /* without it */
+    size_t before_tools_count; /* of the first blocks: in front of tools that stand late; 0: none */
+    uint64_t before_tools_bytes; /* of the stream in front of these, an open block included */
+    uint64_t bytes;              /* of the whole stream; an estimate where there are no names */
+    uint64_t token_ids;          /* of a prompt given as ids: exact token count; else 0 */
+    bool has_media;              /* parts that are no text: their tokens stand for nothing in it */
     struct block_chain chain; /* as it stands after the prompt: the answer continues a copy of it */
 };
 

@@ -36,26 +36,27 @@ static uint64_t name_of(const uint8_t *secret, struct slice model)
     return digest_64(secret, DIGEST_ROOT, model.ptr, model.len);
 }
 
-enum tool_place tool_places_find(const struct tool_places *places, const uint8_t *secret,
-                                 struct slice model)
+struct tool_layout tool_places_find(const struct tool_places *places, const uint8_t *secret,
+                                    struct slice model)
 {
+    const struct tool_layout first = {.place = TOOLS_FIRST};
     uint32_t i;
 
     if (places == NULL || places->count == 0) /* as in most fleets: nothing is hashed for it */
-        return TOOLS_FIRST;
+        return first;
     i = find(places, name_of(secret, model));
-    return i < places->count ? places->entries[i].place : TOOLS_FIRST;
+    return i < places->count ? places->entries[i].layout : first;
 }
 
 void tool_places_set(struct tool_places *places, const uint8_t *secret, struct slice model,
-                     enum tool_place place)
+                     struct tool_layout layout)
 {
     const uint64_t name = name_of(secret, model);
     uint32_t i = find(places, name);
 
-    if (i == places->count && place == TOOLS_FIRST)
+    if (i == places->count && layout.place == TOOLS_FIRST)
         return;
-    if (place == TOOLS_FIRST) {
+    if (layout.place == TOOLS_FIRST) {
         places->entries[i] = places->entries[--places->count];
         return;
     }
@@ -64,5 +65,5 @@ void tool_places_set(struct tool_places *places, const uint8_t *secret, struct s
     else if (i == places->count)
         places->count++;
     places->entries[i].model = name;
-    places->entries[i].place = place;
+    places->entries[i].layout = layout;
 }

@@ -8,6 +8,7 @@
 #ifndef ROUTER_PROMPT_TOOL_PLACE_H
 #define ROUTER_PROMPT_TOOL_PLACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,12 @@ enum tool_place {
 /* "first", "before_last_user", "behind_last_user". */
 const char *tool_place_name(enum tool_place place);
 
+struct tool_layout {
+    enum tool_place place;
+    bool has_mark; /* of tools that do not stand first, */
+    uint32_t mark; /* the token that they begin with, which is nowhere else */
+};
+
 enum { TOOL_PLACES_MAX = 128 };
 
 /* Of models whose tools do not stand first; all zero is empty. */
@@ -30,16 +37,16 @@ struct tool_places {
     uint32_t count;
     struct {
         uint64_t model; /* a digest of its name */
-        enum tool_place place;
+        struct tool_layout layout;
     } entries[TOOL_PLACES_MAX];
 };
 
 /* TOOLS_FIRST where nothing else is known, and where places is NULL. */
-enum tool_place tool_places_find(const struct tool_places *places, const uint8_t *secret,
-                                 struct slice model);
+struct tool_layout tool_places_find(const struct tool_places *places, const uint8_t *secret,
+                                    struct slice model);
 
 /* From now on. Where there is no room another model is forgotten. */
 void tool_places_set(struct tool_places *places, const uint8_t *secret, struct slice model,
-                     enum tool_place place);
+                     struct tool_layout layout);
 
 #endif

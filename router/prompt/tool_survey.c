@@ -22,8 +22,9 @@
  * OTHER part, else behind it.
  *
  * Nothing is counted or guessed from lengths, so it does not matter what else a template prints,
- * such as a date or instructions of its own. One that shows no tools at all has them nowhere, which
- * is as good as in front.
+ * such as a date or instructions of its own. Nor does it matter much that a mark could be wrong: a
+ * user who writes one moves a text's place, until the next prompt corrects it. A template
+ * that shows no tools at all has them nowhere, which is as good as in front.
  */
 enum { QUESTION_TURN, QUESTION_NEXT, QUESTION_BARE, QUESTION_OTHER };
 
@@ -107,15 +108,39 @@ static uint32_t shared_count(const struct tool_survey *survey, unsigned a, unsig
     return count;
 }
 
-enum tool_place tool_survey_conclude(const struct tool_survey *survey)
+static uint32_t count_of(const struct tool_survey *survey, unsigned question, uint32_t id)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < survey->counts[question]; i++)
+        count += survey->ids[question][i] == id;
+    return count;
+}
+
+/* The first token of tools that begin there; it is a mark if it stands only there. */
+static void find_mark(const struct tool_survey *survey, uint32_t tools_begin,
+                      struct tool_layout *layout)
+{
+    if (tools_begin == survey->counts[QUESTION_TURN])
+        return;
+    layout->mark = survey->ids[QUESTION_TURN][tools_begin];
+    layout->has_mark = count_of(survey, QUESTION_TURN, layout->mark) == 1 &&
+                       count_of(survey, QUESTION_NEXT, layout->mark) == 1 &&
+                       count_of(survey, QUESTION_BARE, layout->mark) == 0;
+}
+
+struct tool_layout tool_survey_conclude(const struct tool_survey *survey)
 {
     const uint32_t tools_begin = shared_count(survey, QUESTION_TURN, QUESTION_BARE);
     const bool are_shown =
         tools_begin < survey->counts[QUESTION_TURN] || tools_begin < survey->counts[QUESTION_BARE];
+    struct tool_layout layout = {.place = TOOLS_FIRST};
 
     if (!are_shown || shared_count(survey, QUESTION_TURN, QUESTION_NEXT) > tools_begin)
-        return TOOLS_FIRST;
-    return tools_begin <= shared_count(survey, QUESTION_BARE, QUESTION_OTHER)
-               ? TOOLS_BEFORE_LAST_USER
-               : TOOLS_BEHIND_LAST_USER;
+        return layout;
+    layout.place = tools_begin <= shared_count(survey, QUESTION_BARE, QUESTION_OTHER)
+                       ? TOOLS_BEFORE_LAST_USER
+                       : TOOLS_BEHIND_LAST_USER;
+    find_mark(survey, tools_begin, &layout);
+    return layout;
 }

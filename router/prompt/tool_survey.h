@@ -35,6 +35,6 @@ MUST_CHECK int tool_survey_read(struct tool_survey *survey, unsigned question,
                                 struct json_scanner *scanner, struct slice text);
 
 /* When all were read. */
-enum tool_place tool_survey_conclude(const struct tool_survey *survey);
+struct tool_layout tool_survey_conclude(const struct tool_survey *survey);
 
 #endif

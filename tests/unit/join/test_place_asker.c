@@ -101,7 +101,7 @@ static void place_world_release(struct place_world *world)
 
 static enum tool_place place_of(const struct place_world *world)
 {
-    return tool_places_find(place_asker_places(world->asker), world->secret, SLICE("tiny"));
+    return tool_places_find(place_asker_places(world->asker), world->secret, SLICE("tiny")).place;
 }
 
 /* A prompt with tools was read; runs until what comes of it is over. */

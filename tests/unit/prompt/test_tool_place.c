@@ -100,6 +100,25 @@ Test(tool_place, rounds_of_tools_go_on_wherever_tools_stand)
     }
 }
 
+Test(tool_place, where_late_tools_begin_is_said)
+{
+    static const char body[] = CHAT(SYSTEM "," FIRST_USER "," ANSWER "," SECOND_USER);
+    const uint64_t front =
+        bytes_of(API_CHAT, "{\"messages\":[" SYSTEM "," FIRST_USER "," ANSWER "]}");
+    struct prompt_world first, before;
+
+    prompt_world_init(&first, API_CHAT, body);
+    cr_assert(eq(
+        int, prompt_world_try_at(&before, API_CHAT, slice_of_string(body), TOOLS_BEFORE_LAST_USER),
+        0));
+
+    cr_assert(eq(sz, first.prompt.before_tools_count, 0));
+    cr_assert(eq(u64, before.prompt.before_tools_bytes, front));
+    cr_assert(eq(u64, before.prompt.blocks[before.prompt.before_tools_count - 1].end, front));
+    prompt_world_release(&first);
+    prompt_world_release(&before);
+}
+
 Test(tool_place, without_tools_or_without_a_user_it_does_not_matter)
 {
     static const char *const bodies[] = {"{\"messages\":[" SYSTEM "," FIRST_USER "]}", CHAT(SYSTEM),
@@ -204,22 +223,25 @@ Test(tool_place, a_model_has_its_place_until_another_is_found)
     const uint8_t *secret = prompt_world_config().secret;
     struct tool_places places = {0};
 
-    tool_places_set(&places, secret, SLICE("a"), TOOLS_BEFORE_LAST_USER);
-    tool_places_set(&places, secret, SLICE("b"), TOOLS_BEHIND_LAST_USER);
-    tool_places_set(&places, secret, SLICE("c"), TOOLS_FIRST);
+    tool_places_set(&places, secret, SLICE("a"),
+                    (struct tool_layout){.place = TOOLS_BEFORE_LAST_USER});
+    tool_places_set(&places, secret, SLICE("b"),
+                    (struct tool_layout){.place = TOOLS_BEHIND_LAST_USER});
+    tool_places_set(&places, secret, SLICE("c"), (struct tool_layout){.place = TOOLS_FIRST});
 
     cr_assert(eq(u32, places.count, 2)); /* what is usual takes no room */
-    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("a")), TOOLS_BEFORE_LAST_USER));
-    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("b")), TOOLS_BEHIND_LAST_USER));
-    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("c")), TOOLS_FIRST));
-    cr_assert(eq(int, tool_places_find(NULL, secret, SLICE("a")), TOOLS_FIRST));
+    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("a")).place, TOOLS_BEFORE_LAST_USER));
+    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("b")).place, TOOLS_BEHIND_LAST_USER));
+    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("c")).place, TOOLS_FIRST));
+    cr_assert(eq(int, tool_places_find(NULL, secret, SLICE("a")).place, TOOLS_FIRST));
 
-    tool_places_set(&places, secret, SLICE("a"), TOOLS_FIRST);
-    tool_places_set(&places, secret, SLICE("b"), TOOLS_BEFORE_LAST_USER);
+    tool_places_set(&places, secret, SLICE("a"), (struct tool_layout){.place = TOOLS_FIRST});
+    tool_places_set(&places, secret, SLICE("b"),
+                    (struct tool_layout){.place = TOOLS_BEFORE_LAST_USER});
 
     cr_assert(eq(u32, places.count, 1));
-    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("a")), TOOLS_FIRST));
-    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("b")), TOOLS_BEFORE_LAST_USER));
+    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("a")).place, TOOLS_FIRST));
+    cr_assert(eq(int, tool_places_find(&places, secret, SLICE("b")).place, TOOLS_BEFORE_LAST_USER));
 }
 
 Test(tool_place, more_models_than_there_is_room_for_take_each_others)
@@ -230,9 +252,10 @@ Test(tool_place, more_models_than_there_is_room_for_take_each_others)
 
     for (int i = 0; i < 3 * TOOL_PLACES_MAX; i++) {
         snprintf(name, sizeof name, "m%d", i);
-        tool_places_set(&places, secret, slice_of_string(name), TOOLS_BEHIND_LAST_USER);
+        tool_places_set(&places, secret, slice_of_string(name),
+                        (struct tool_layout){.place = TOOLS_BEHIND_LAST_USER});
 
-        cr_assert(eq(int, tool_places_find(&places, secret, slice_of_string(name)),
+        cr_assert(eq(int, tool_places_find(&places, secret, slice_of_string(name)).place,
                      TOOLS_BEHIND_LAST_USER));
     }
     cr_assert(eq(u32, places.count, TOOL_PLACES_MAX));

@@ -35,6 +35,8 @@ static const enum tool_place places[] = {
 };
 _Static_assert(array_count(places) == HABIT_COUNT, "every habit has a place");
 
+static struct slice tools_text = SLICE("{measure}"); /* a test's own: each is a process */
+
 static void put(struct buf *text, struct slice more)
 {
     cr_assert(eq(int, buf_append(text, more), 0));
@@ -44,7 +46,7 @@ static void put(struct buf *text, struct slice more)
 static void put_tools(struct buf *text, enum habit habit, enum habit stage, bool has_tools)
 {
     if (has_tools && habit == stage)
-        put(text, SLICE("{measure}"));
+        put(text, tools_text);
 }
 
 static void put_user(struct buf *text, enum habit habit, struct slice content, bool has_tools)
@@ -68,7 +70,7 @@ static void render(enum habit habit, struct json_value root, struct buf *text)
     if (habit == HABIT_BEHIND_LEAD)
         put(text, SLICE("<system>Today is Monday.<end>"));
     if (habit == HABIT_PLAIN || habit == HABIT_BEHIND_LEAD)
-        put(text, has_tools ? SLICE("{measure}") : SLICE(""));
+        put(text, has_tools ? tools_text : SLICE(""));
     for (size_t i = 0; json_next_element(&elements, &message); i++) {
         struct slice content = json_string(json_get(message, "content"));
 
@@ -104,11 +106,11 @@ static void reply(enum habit habit, struct json_scanner *scanner, struct buf *bo
     buf_release(&text);
 }
 
-static enum tool_place survey_of(enum habit habit)
+static struct tool_layout survey_of(enum habit habit)
 {
     struct tool_survey *survey = calloc(1, sizeof *survey);
     struct json_scanner *scanner = json_scanner_create();
-    enum tool_place place;
+    struct tool_layout layout;
 
     for (unsigned i = 0; i < TOOL_SURVEY_QUESTION_COUNT; i++) {
         struct buf body, out;
@@ -121,10 +123,10 @@ static enum tool_place survey_of(enum habit habit)
         buf_release(&body);
         buf_release(&out);
     }
-    place = tool_survey_conclude(survey);
+    layout = tool_survey_conclude(survey);
     json_scanner_destroy(scanner);
     free(survey);
-    return place;
+    return layout;
 }
 
 TestSuite(tool_survey, .fini = leak_check);
@@ -132,7 +134,21 @@ TestSuite(tool_survey, .fini = leak_check);
 Test(tool_survey, finds_the_place_of_every_habit)
 {
     for (enum habit habit = 0; habit < HABIT_COUNT; habit++)
-        cr_assert(eq(int, survey_of(habit), places[habit]), "habit %d", (int)habit);
+        cr_assert(eq(int, survey_of(habit).place, places[habit]), "habit %d", (int)habit);
+}
+
+/* Tokens are bytes here: a brace is in nothing but the tools, a bracket is everywhere. */
+Test(tool_survey, late_tools_are_known_by_a_token_that_is_nowhere_else)
+{
+    for (enum habit habit = 0; habit < HABIT_COUNT; habit++) {
+        struct tool_layout layout = survey_of(habit);
+
+        cr_assert(eq(int, layout.has_mark, places[habit] != TOOLS_FIRST), "habit %d", (int)habit);
+        cr_assert(eq(u32, layout.has_mark ? layout.mark : '{', '{'));
+    }
+    tools_text = SLICE("<tools>");
+    cr_assert(eq(int, survey_of(HABIT_BEFORE).place, TOOLS_BEFORE_LAST_USER));
+    cr_assert(not(survey_of(HABIT_BEFORE).has_mark));
 }
 
 Test(tool_survey, what_is_no_list_of_tokens_is_refused)
