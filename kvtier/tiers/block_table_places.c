@@ -197,13 +197,23 @@ void block_table_unhold(struct block_table *table, uint32_t index)
     block_table_let_go(table, index);
 }
 
+static void count_use(struct tier_block *block)
+{
+    block->uses += block->uses < UINT32_MAX;
+}
+
+void block_table_count_return(struct block_table *table, uint32_t index)
+{
+    count_use(block_table_known(table, index));
+}
+
 void block_table_use(struct block_table *table, const uint32_t *indices, size_t count)
 {
     for (size_t i = count; i > 0; i--) {
         const uint32_t index = indices[i - 1];
         struct tier_block *block = block_table_known(table, index);
 
-        block->uses += block->uses < UINT32_MAX;
+        count_use(block);
         for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
             if (block->place[tier] == BLOCK_HELD)
                 table->config.eviction->on_used(table->states[tier], index);

@@ -36,7 +36,7 @@ struct tier_block {
     uint32_t child_count; /* blocks that follow it */
     uint32_t depth;       /* blocks before it in the chain, as whoever stored it said */
     uint32_t holds;       /* leases: it may not leave what it is in, see block_table_hold() */
-    uint32_t uses;        /* by block_table_use(), as long as it is known; saturating */
+    uint32_t uses;        /* by requests, as long as it is known; saturating */
     uint32_t next;        /* the table's own: in its bucket, or among the free nodes */
     uint32_t slot[BLOCK_TIER_COUNT];          /* BLOCK_SLOT_NONE where it has no place */
     uint32_t held_children[BLOCK_TIER_COUNT]; /* of those that follow: HELD or WRITING there */
