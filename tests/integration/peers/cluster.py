@@ -261,8 +261,8 @@ class Cluster:
         body = conversation.ask()
         try:
             answer = _post(router, body)
+            turn.line = router.request_line(answer)  # which a router that is killed says no more
             turn.status = answer.status
-            turn.line = router.request_line(answer)
             if answer.status == 200:
                 conversation.hear(answer.body)
             else:
