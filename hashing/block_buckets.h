@@ -8,6 +8,7 @@
 #ifndef HASHING_BLOCK_BUCKETS_H
 #define HASHING_BLOCK_BUCKETS_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -59,14 +60,20 @@ static inline size_t block_buckets_count_for(size_t slot_count)
     return slot_count * 2 / BLOCK_BUCKET_FILLED_HALVES + 1;
 }
 
-/* A bit for each slot with that tag; of free slots too, if it is 0. */
+static inline unsigned block_bucket_bit(const struct block_bucket *bucket, uint32_t tag, unsigned i)
+{
+    return (unsigned)(bucket->tags[i] == tag) << i;
+}
+
+/* A bit for each slot with that tag; of free slots too, if it is 0. Written out: a loop that the
+ * compiler keeps costs as much as the cache line. */
 static inline unsigned block_bucket_with_tag(const struct block_bucket *bucket, uint32_t tag)
 {
-    unsigned mask = 0;
-
-    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS; i++)
-        mask |= (unsigned)(bucket->tags[i] == tag) << i;
-    return mask;
+    static_assert(BLOCK_BUCKET_SLOTS == 8, "a term for each");
+    return block_bucket_bit(bucket, tag, 0) | block_bucket_bit(bucket, tag, 1) |
+           block_bucket_bit(bucket, tag, 2) | block_bucket_bit(bucket, tag, 3) |
+           block_bucket_bit(bucket, tag, 4) | block_bucket_bit(bucket, tag, 5) |
+           block_bucket_bit(bucket, tag, 6) | block_bucket_bit(bucket, tag, 7);
 }
 
 /* Adds a slot. There is room. */
