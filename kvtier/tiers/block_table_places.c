@@ -210,16 +210,26 @@ void block_table_unhold(struct block_table *table, uint32_t index)
     block_table_let_go(table, index);
 }
 
+static void use(struct block_table *table, uint32_t index, enum block_tier tier)
+{
+    const bool is_candidate = block_is_candidate(&table->blocks[index], tier);
+
+    if (is_candidate)
+        table->config.eviction->on_needed(table->states[tier], index);
+    table->config.eviction->on_used(table->states[tier], index);
+    if (is_candidate)
+        table->config.eviction->on_candidate(table->states[tier], index);
+}
+
 void block_table_use(struct block_table *table, const uint32_t *indices, size_t count)
 {
     for (size_t i = count; i > 0; i--) {
-        const uint32_t index = indices[i - 1];
-        struct tier_block *block = block_table_known(table, index);
+        struct tier_block *block = block_table_known(table, indices[i - 1]);
 
         block->uses = (uint8_t)(block->uses + (block->uses < UINT8_MAX));
         for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
             if (block->place[tier] == BLOCK_HELD)
-                table->config.eviction->on_used(table->states[tier], index);
+                use(table, indices[i - 1], (enum block_tier)tier);
     }
 }
 
@@ -234,6 +244,13 @@ static void release_parent(struct block_table *table, uint32_t index, enum block
     if (above->place[tier] == BLOCK_HELD && above->holds == 0 && above->readers[tier] == 0)
         eviction_heap_push(&table->released, parent,
                            table->config.eviction->rank(table->states[tier], parent));
+}
+
+static bool is_top_lower(const struct eviction_heap *heap, struct eviction_rank rank)
+{
+    const struct eviction_entry top = eviction_heap_top(heap);
+
+    return eviction_rank_is_lower(eviction_entry_rank(&top), rank);
 }
 
 /* The policy's own candidates are in its order; parents of whose children all have been picked are
@@ -255,15 +272,16 @@ size_t block_table_pick(struct block_table *table, enum block_tier tier, uint32_
 
         if (is_released && next < candidate_count)
             is_released =
-                eviction_rank_is_lower(eviction_heap_top(released).rank,
-                                       eviction->rank(table->states[tier], candidates[next]));
+                is_top_lower(released, eviction->rank(table->states[tier], candidates[next]));
         victims[picked] = is_released ? eviction_heap_pop(released).index : candidates[next++];
         block_set_picked(&table->blocks[victims[picked]], tier, true);
         release_parent(table, victims[picked], tier);
         picked++;
     }
-    for (size_t i = 0; i < picked; i++)
+    for (size_t i = 0; i < picked; i++) {
         table->picked_children[table->blocks[victims[i]].parent] = 0;
+        block_table_prefetch(table, victims[i]); /* it leaves soon */
+    }
     released->count = 0;
     return picked;
 }

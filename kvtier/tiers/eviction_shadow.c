@@ -91,7 +91,9 @@ bool eviction_shadow_ask(struct eviction_shadow *shadow, struct block_key key)
     uint32_t index = find(shadow, key);
 
     if (index != 0) {
+        shadow->policy->on_needed(shadow->state, index);
         shadow->policy->on_used(shadow->state, index);
+        shadow->policy->on_candidate(shadow->state, index);
         return true;
     }
     index = shadow->count < shadow->slot_count ? ++shadow->count : evict(shadow);
