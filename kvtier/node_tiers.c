@@ -97,20 +97,44 @@ static uint32_t bounded_u32(double number)
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
-/* What a load costs, for routers; all 0 where no engine is registered. */
+/* As bounded_u32(), by what a double tells apart. */
+static uint64_t bounded(double number)
+{
+    return number < 0x1p53 ? (uint64_t)number : 1ull << 53;
+}
+
+/* 0: not measured. */
+static uint64_t bytes_per_s(const struct tier_load_stats *load)
+{
+    return load->is_measured && load->cost.unit_ms > 0 ? bounded(1e3 / load->cost.unit_ms) : 0;
+}
+
+/* With what the engine adds. 0: not measured. */
+static uint32_t start_us(const struct tier_load_stats *load, double turn_ms)
+{
+    return load->is_measured ? bounded_u32((load->cost.start_ms + turn_ms) * 1e3 + 1) : 0;
+}
+
+/* What a load costs, and what computing does, for routers; all 0 where no engine is registered. */
 static void tell_rates(struct node_tiers *tiers, size_t worker)
 {
-    const struct engine_layout *layout = tiers->registrations[worker].layout;
+    const struct registration *registration = &tiers->registrations[worker];
+    const struct engine_layout *layout = registration->layout;
     struct reporter_tiers told = {.has_connector = layout != NULL};
 
     if (layout != NULL && layout->store != NULL) {
         const struct tier_store_stats stats = tier_store_stats(layout->store);
+        const struct engine_session_costs costs = engine_session_costs(registration->session);
 
         told.bytes_per_token = layout->page_bytes / layout->block_tokens;
-        told.cpu_bytes_per_s = (uint64_t)stats.load_bytes_per_s[BLOCK_TIER_CPU];
-        told.ssd_bytes_per_s = (uint64_t)stats.load_bytes_per_s[BLOCK_TIER_SSD];
-        told.cpu_queue_ms = bounded_u32(stats.load_queue_ms[BLOCK_TIER_CPU]);
-        told.ssd_queue_ms = bounded_u32(stats.load_queue_ms[BLOCK_TIER_SSD]);
+        told.cpu_bytes_per_s = bytes_per_s(&stats.load[BLOCK_TIER_CPU]);
+        told.ssd_bytes_per_s = bytes_per_s(&stats.load[BLOCK_TIER_SSD]);
+        told.cpu_start_us = start_us(&stats.load[BLOCK_TIER_CPU], costs.turn_ms);
+        told.ssd_start_us = start_us(&stats.load[BLOCK_TIER_SSD], costs.turn_ms);
+        told.cpu_queue_ms = bounded_u32(stats.load[BLOCK_TIER_CPU].queue_ms);
+        told.ssd_queue_ms = bounded_u32(stats.load[BLOCK_TIER_SSD].queue_ms);
+        if (costs.prefill_ms_per_token > 0)
+            told.prefill_tokens_per_s = bounded_u32(1e3 / costs.prefill_ms_per_token);
     }
     reporter_set_tiers(tiers->config.reporters[worker], &told);
 }
@@ -361,12 +385,17 @@ static uint64_t more_of(uint64_t a, uint64_t b)
 static void add_tier(struct node_tier_stats *sum, const struct tier_store_stats *stats,
                      enum block_tier tier, uint32_t page_bytes)
 {
+    const struct tier_load_stats *load = &stats->load[tier];
+
     sum->slots += stats->slot_count[tier];
     sum->held_blocks += stats->blocks->held[tier];
     sum->held_bytes += stats->blocks->held[tier] * page_bytes;
     sum->free_slots += stats->blocks->free_slots[tier];
-    sum->load_bytes_per_s = more_of(sum->load_bytes_per_s, (uint64_t)stats->load_bytes_per_s[tier]);
-    sum->load_queue_ms = more_of(sum->load_queue_ms, (uint64_t)stats->load_queue_ms[tier]);
+    sum->load_bytes_per_s = more_of(sum->load_bytes_per_s, bytes_per_s(load));
+    sum->load_start_us = more_of(sum->load_start_us, start_us(load, 0));
+    sum->load_queue_ms = more_of(sum->load_queue_ms, (uint64_t)load->queue_ms);
+    sum->timed_count += load->timed_count;
+    sum->timed_us += load->timed_us;
 }
 
 static void add_guard(struct node_tiers_stats *sum, const struct engine_layout *layout)
@@ -408,6 +437,8 @@ struct node_tiers_stats node_tiers_stats(const struct node_tiers *tiers)
     if (tiers == NULL)
         return sum;
     sum.engines = engine_sessions_stats(tiers->sessions);
+    if (tiers->devices[DEVICE_CUDA] != NULL)
+        sum.gpus = cuda_device_stats(tiers->devices[DEVICE_CUDA]);
     for (const struct list_node *node = tiers->layouts.all.head.next;
          node != &tiers->layouts.all.head; node = node->next) {
         const struct engine_layout *layout = container_of(node, const struct engine_layout, in_all);

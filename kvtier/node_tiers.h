@@ -15,6 +15,7 @@
 #include "backends/runtime/must_check.h"
 #include "kvtier/connector/engine_layouts.h"
 #include "kvtier/connector/engine_sessions.h"
+#include "kvtier/device/cuda_device.h"
 #include "kvtier/engine_spec.h"
 #include "kvtier/options.h"
 #include "kvtier/reporter.h"
@@ -43,6 +44,7 @@ void node_tiers_prefetch(struct node_tiers *tiers, size_t worker, const struct d
 /* Of all layouts together; zeros where there are no tiers. */
 struct node_tiers_stats {
     struct engine_sessions_stats engines;
+    struct cuda_device_stats gpus; /* zeros where there is no driver */
 #define NODE_TIERS_COUNTER(field) uint64_t field;
     TIER_STORE_COUNTERS(NODE_TIERS_COUNTER)
 #undef NODE_TIERS_COUNTER
@@ -60,7 +62,10 @@ struct node_tiers_stats {
         uint64_t held_bytes;
         uint64_t free_slots;
         uint64_t load_bytes_per_s; /* the most of any layout; 0: not measured yet */
+        uint64_t load_start_us;    /* likewise */
         uint64_t load_queue_ms;    /* likewise */
+        uint64_t timed_count;      /* as struct tier_load_stats */
+        uint64_t timed_us;
     } tier[BLOCK_TIER_COUNT];
 };
 

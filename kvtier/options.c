@@ -270,6 +270,8 @@ void agent_options_log_doubts(const struct agent_options *options)
               "what a warm engine holds is not known, and each lost message costs all that is",
               "give engines a replay_endpoint (vLLM: --kv-events-config), and name it here");
     if (options->state_dir[0] == '\0')
-        doubt("state-dir", "a restart of the agent forgets how text and tokens are joined",
+        doubt("state-dir",
+              "a restart of the agent forgets how text and tokens are joined, and after a crash "
+              "waits until its lease is over, 3 s",
               "name a directory of its own");
 }

@@ -2,6 +2,7 @@
 
 #include "kvtier/reporter.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include "backends/runtime/log.h"
 #include "backends/runtime/system_random.h"
 #include "kvtier/attempt_key.h"
+#include "kvtier/life_file.h"
 #include "kvtier/state_keeper.h"
 
 /*
@@ -46,7 +48,7 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
-    RATE_CHANGE_DIVISOR = 8,
+    RATE_CHANGE_DIVISOR = 16,
     ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
 };
@@ -74,7 +76,9 @@ struct reporter {
     bool has_lost; /* messages of this engine process */
     bool is_whole;
     uint64_t foreign_fingerprint; /* that was logged last */
-    bool is_rival_told;           /* to the log, and not yet that it is over */
+    struct life_file life;
+    enum life_proof proof; /* of the lives before this one */
+    bool is_rival_told;    /* to the log, and not yet that it is over */
     uint64_t claims_total;
     struct engine_anchor anchors[ENGINE_ANCHOR_COUNT]; /* by attempt; the newest of two stays */
     uint64_t anchors_total;
@@ -110,7 +114,31 @@ static uint64_t find_prompt(void *ctx, uint64_t attempt)
     return anchor->attempt == attempt ? anchor->last_block : 0;
 }
 
-/* Two agents for one worker is a mistake; one that was just restarted finds its own old lease. */
+/* Before the first word of this life; and again while another process of the same state lives: it
+ * may be one that is about to end. */
+static void take_life(struct reporter *reporter)
+{
+    uint64_t before[LIFE_EPOCH_COUNT_MAX];
+    const enum life_proof proof =
+        life_file_take(&reporter->life, reporter->config.state_dir,
+                       state_keeper_worker(&reporter->state), reporter->meta.epoch, before);
+
+    static_assert((int)LIFE_EPOCH_COUNT_MAX == (int)RESIDENCY_FORMER_COUNT_MAX,
+                  "all that is known of is told");
+    reporter->proof = proof;
+    if (proof == LIFE_OVER) {
+        residency_report_succeed(reporter->report, before);
+        LOG(LOG_INFO, "life_succeeded", log_text("worker", reporter->config.spec->name),
+            log_text("effect", "should the lease of the process before still be there, it is "
+                               "replaced at once"));
+    } else if (proof == LIFE_UNWRITABLE) {
+        LOG(LOG_WARN, "life_not_kept", log_text("worker", reporter->config.spec->name),
+            log_text("effect", "a restart waits until the lease of this process is over"));
+    }
+}
+
+/* Two agents for one worker is a mistake; one that was just restarted may find its own old lease.
+ */
 static void tell_rival(struct reporter *reporter)
 {
     const bool is_rivalled = residency_report_stats(reporter->report).is_rivalled;
@@ -120,6 +148,7 @@ static void tell_rival(struct reporter *reporter)
     reporter->is_rival_told = is_rivalled;
     if (is_rivalled)
         LOG(LOG_WARN, "lease_of_another", log_text("worker", reporter->config.spec->name),
+            log_text("why", life_proof_why(reporter->proof)),
             log_text("effect", "nothing is reported of this worker while another agent, or the one "
                                "before this, holds its lease: up to 3 s after that has ended"));
     else
@@ -134,6 +163,8 @@ static void on_flush(uv_timer_t *timer)
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
     state_keeper_save_if_due(&reporter->state);
     tell_rival(reporter);
+    if (reporter->is_rival_told && reporter->proof == LIFE_LIVING)
+        take_life(reporter);
     uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
 }
 
@@ -302,13 +333,17 @@ void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uin
     flush_soon(reporter);
 }
 
-/* Rates are measured all the time; one that is nearly what was said is not said again. */
-static void settle_rate(uint64_t *said, uint64_t measured)
+/* Costs are measured all the time; one that is nearly what was said is not said again. */
+static uint64_t settled(uint64_t said, uint64_t measured)
 {
-    const uint64_t difference = measured > *said ? measured - *said : *said - measured;
+    const uint64_t difference = measured > said ? measured - said : said - measured;
 
-    if (difference > *said / RATE_CHANGE_DIVISOR)
-        *said = measured;
+    return difference > said / RATE_CHANGE_DIVISOR ? measured : said;
+}
+
+static uint32_t settled_u32(uint32_t said, uint32_t measured)
+{
+    return (uint32_t)settled(said, measured);
 }
 
 void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers)
@@ -317,8 +352,12 @@ void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *
 
     meta->has_anchors = tiers->has_connector;
     meta->bytes_per_token = tiers->bytes_per_token;
-    settle_rate(&meta->cpu_bytes_per_s, tiers->cpu_bytes_per_s);
-    settle_rate(&meta->ssd_bytes_per_s, tiers->ssd_bytes_per_s);
+    meta->cpu_bytes_per_s = settled(meta->cpu_bytes_per_s, tiers->cpu_bytes_per_s);
+    meta->ssd_bytes_per_s = settled(meta->ssd_bytes_per_s, tiers->ssd_bytes_per_s);
+    meta->cpu_start_us = settled_u32(meta->cpu_start_us, tiers->cpu_start_us);
+    meta->ssd_start_us = settled_u32(meta->ssd_start_us, tiers->ssd_start_us);
+    meta->prefill_tokens_per_s =
+        settled_u32(meta->prefill_tokens_per_s, tiers->prefill_tokens_per_s);
     residency_report_set_meta(reporter->report, meta);
     residency_report_set_queues(reporter->report, tiers->cpu_queue_ms, tiers->ssd_queue_ms);
 }
@@ -450,6 +489,7 @@ int reporter_create(struct io_loop *io, struct reporter_config config, struct re
         return -ENOMEM;
     reporter->config = config;
     reporter->io = io;
+    reporter->life.fd = -1;
     uv_timer_init(&io->loop, &reporter->flush);
     reporter->flush.data = reporter;
     state_keeper_init(&reporter->state,
@@ -463,6 +503,8 @@ int reporter_create(struct io_loop *io, struct reporter_config config, struct re
     status = open_alignment(reporter);
     if (status == 0)
         status = open_report(reporter, epoch);
+    if (status == 0)
+        take_life(reporter);
     if (status == 0)
         status = open_source(reporter);
     if (status < 0) {
@@ -507,6 +549,7 @@ static void on_timer_closed(uv_handle_t *timer)
     void (*on_closed)(void *ctx) = reporter->on_closed;
     void *ctx = reporter->closed_ctx;
 
+    life_file_release(&reporter->life);
     alignment_release(&reporter->alignment);
     free(reporter);
     if (on_closed != NULL)

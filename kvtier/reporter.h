@@ -3,7 +3,15 @@
 /*
  * reporter: all that an agent knows of one worker, and what it tells of it: the engine's events and
  * the routers' notes go in, are joined, and come out as the report in Redis. What is not certain is
- * withdrawn: when the engine's process ends, and when messages of it are lost. Loop thread only.
+ * withdrawn: when the engine's process ends, and when messages of it are lost.
+ *
+ * It speaks in the name of an epoch of its own, by a lease. After a crash the lease of the process
+ * before is there for up to 3 s more: one that state_dir proves to be dead (life_record.h) is
+ * succeeded at once, anybody else's is waited for. Routers, which ask for leases every 500 ms, drop
+ * with the first one of another epoch all that was said in the name of the one before, and read
+ * what is claimed now: within a second of the agent's start. That is never more than what is there:
+ * the report begins empty. It is as much as is known by then; what the engine replays, and a scan
+ * of the SSD finds, follows as it comes. Loop thread only.
  */
 #ifndef KVTIER_REPORTER_H
 #define KVTIER_REPORTER_H
@@ -74,14 +82,17 @@ void reporter_drop_blocks(struct reporter *reporter);
 void reporter_take_anchor(struct reporter *reporter, struct slice engine_id, uint64_t last_block,
                           uint32_t prompt_tokens);
 
-/* What routers are told of the tiers beneath, to weigh a load against computing. Rates are
+/* What routers are told of the tiers beneath, to weigh a load against computing. All of it is
  * measured; 0: not known. */
 struct reporter_tiers {
     bool has_connector; /* the engine's anchors come by reporter_take_anchor() */
     uint32_t bytes_per_token;
     uint64_t cpu_bytes_per_s;
     uint64_t ssd_bytes_per_s;
-    uint32_t cpu_queue_ms; /* what a load begun now would wait */
+    uint32_t cpu_start_us; /* of any load, the engine's part included */
+    uint32_t ssd_start_us;
+    uint32_t prefill_tokens_per_s; /* of the engine */
+    uint32_t cpu_queue_ms;         /* what a load begun now would wait */
     uint32_t ssd_queue_ms;
 };
 void reporter_set_tiers(struct reporter *reporter, const struct reporter_tiers *tiers);

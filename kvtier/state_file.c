@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,7 +24,7 @@ void state_file_name(uint64_t worker, char name[STATE_FILE_NAME_BYTES])
     snprintf(name, STATE_FILE_NAME_BYTES, "alignment-%016" PRIx64, worker);
 }
 
-static bool is_ours_alone(int fd)
+bool state_file_is_ours_alone(int fd)
 {
     struct stat stat;
 
@@ -33,14 +32,13 @@ static bool is_ours_alone(int fd)
            (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/* The directory, which is ours alone. -errno. */
-static int open_directory(const char *directory)
+int state_file_open_directory(const char *directory)
 {
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd < 0)
         return -errno;
-    if (is_ours_alone(fd))
+    if (state_file_is_ours_alone(fd))
         return fd;
     close(fd);
     return -EPERM;
@@ -53,7 +51,7 @@ int state_file_check_directory(const char *directory, char why[STATE_FILE_WHY_BY
     if (mkdir(directory, S_IRWXU) < 0 && errno != EEXIST)
         fd = -errno;
     else
-        fd = open_directory(directory);
+        fd = state_file_open_directory(directory);
     if (fd >= 0 && faccessat(fd, ".", W_OK, AT_EACCESS) < 0) {
         int error = errno;
 
@@ -106,7 +104,7 @@ static int write_new(int directory, const char *name, struct slice state)
 int state_file_write(const char *directory, uint64_t worker, struct slice state)
 {
     char name[STATE_FILE_NAME_BYTES], new_name[STATE_FILE_NAME_BYTES + 4];
-    int fd = open_directory(directory), status;
+    int fd = state_file_open_directory(directory), status;
 
     if (fd < 0)
         return fd;
@@ -143,7 +141,7 @@ static int read_all(int fd, struct buf *out)
 int state_file_read(const char *directory, uint64_t worker, struct buf *out)
 {
     char name[STATE_FILE_NAME_BYTES];
-    int directory_fd = open_directory(directory), fd, status;
+    int directory_fd = state_file_open_directory(directory), fd, status;
 
     if (directory_fd < 0)
         return directory_fd;
@@ -153,7 +151,7 @@ int state_file_read(const char *directory, uint64_t worker, struct buf *out)
     close(directory_fd);
     if (status < 0)
         return status;
-    status = is_ours_alone(fd) ? read_all(fd, out) : -EPERM;
+    status = state_file_is_ours_alone(fd) ? read_all(fd, out) : -EPERM;
     close(fd);
     return status;
 }

@@ -9,6 +9,7 @@
 #ifndef KVTIER_STATE_FILE_H
 #define KVTIER_STATE_FILE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backends/runtime/buf.h"
@@ -23,6 +24,12 @@ void state_file_name(uint64_t worker, char name[STATE_FILE_NAME_BYTES]);
 /* Makes directory, with its parents there already, or checks that it is ours alone: -EPERM,
  * -errno, with a sentence in why. */
 MUST_CHECK int state_file_check_directory(const char *directory, char why[STATE_FILE_WHY_BYTES]);
+
+/* The directory, if it is ours alone: a descriptor. -EPERM; -errno. */
+MUST_CHECK int state_file_open_directory(const char *directory);
+
+/* Nobody else may write the file of fd. */
+bool state_file_is_ours_alone(int fd);
 
 /* Puts state in the place of the one before. -errno: that one is still there. */
 MUST_CHECK int state_file_write(const char *directory, uint64_t worker, struct slice state);

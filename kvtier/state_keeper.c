@@ -40,7 +40,7 @@ void state_keeper_init(struct state_keeper *keeper, struct state_keeper_config c
     *keeper = (struct state_keeper){.config = config};
 }
 
-static uint64_t worker_digest(const struct state_keeper *keeper)
+uint64_t state_keeper_worker(const struct state_keeper *keeper)
 {
     const char *name = keeper->config.worker;
 
@@ -67,7 +67,7 @@ bool state_keeper_take_up(struct state_keeper *keeper, const char *model)
     keeper->identity = identity_of(keeper, model);
     keeper->saved_ms = io_loop_now_ms(keeper->config.io);
     buf_init(&bytes, STATE_BYTES_MAX);
-    status = state_file_read(keeper->config.dir, worker_digest(keeper), &bytes);
+    status = state_file_read(keeper->config.dir, state_keeper_worker(keeper), &bytes);
     if (status == 0)
         status = alignment_load(keeper->config.alignment, keeper->identity, buf_slice(&bytes));
     if (status == 0)
@@ -101,7 +101,7 @@ static void write_state(uv_work_t *work)
 {
     struct state_save *save = work->data;
 
-    save->status = state_file_write(save->keeper->config.dir, worker_digest(save->keeper),
+    save->status = state_file_write(save->keeper->config.dir, state_keeper_worker(save->keeper),
                                     buf_slice(&save->bytes));
 }
 
@@ -116,7 +116,8 @@ static void save_last(struct state_keeper *keeper)
     buf_init(&bytes, STATE_BYTES_MAX);
     status = alignment_save(keeper->config.alignment, keeper->identity, &bytes);
     if (status == 0)
-        status = state_file_write(keeper->config.dir, worker_digest(keeper), buf_slice(&bytes));
+        status =
+            state_file_write(keeper->config.dir, state_keeper_worker(keeper), buf_slice(&bytes));
     note_saved(keeper, status);
     buf_release(&bytes);
 }

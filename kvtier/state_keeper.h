@@ -49,6 +49,9 @@ void state_keeper_init(struct state_keeper *keeper, struct state_keeper_config c
  * kept under it, if there is something. */
 bool state_keeper_take_up(struct state_keeper *keeper, const char *model);
 
+/* What the worker is called in names of files. */
+uint64_t state_keeper_worker(const struct state_keeper *keeper);
+
 /* Saves when the last try was long ago and something was learned since it was last saved. */
 void state_keeper_save_if_due(struct state_keeper *keeper);
 

@@ -12,6 +12,7 @@
 #include "router/load_share.h"
 #include "router/policy/affinity.h"
 #include "router/policy/policy_defaults.h"
+#include "router/policy/prefill_rate.h"
 #include "router/policy/tier_cost.h"
 #include "router/prefetch_hint.h"
 #include "router/relay.h"
@@ -127,6 +128,8 @@ static void note_claims(struct relay_known *known, const struct residency_match 
     const struct tier_facts tiers = {.bytes_per_token = agent->bytes_per_token,
                                      .cpu_bytes_per_s = agent->cpu_bytes_per_s,
                                      .ssd_bytes_per_s = agent->ssd_bytes_per_s,
+                                     .cpu_start_us = agent->cpu_start_us,
+                                     .ssd_start_us = agent->ssd_start_us,
                                      .cpu_queue_ms = agent->cpu_queue_ms,
                                      .ssd_queue_ms = agent->ssd_queue_ms};
 
@@ -145,7 +148,8 @@ static struct relay_known known_of(const struct exchange *exchange, const struct
     const struct relay *relay = exchange->relay;
     const struct block *blocks = exchange->blocks;
     struct residency_agent agent = relay_agent(relay, worker);
-    struct relay_known known = {.doubt = agent.doubt};
+    struct relay_known known = {.doubt = agent.doubt,
+                                .prefill_tokens_per_ms = agent.prefill_tokens_per_s / 1e3};
     struct ladder_facts *facts = &known.facts;
     uint64_t end = 0;
 
@@ -189,7 +193,7 @@ static struct worker_view view_of(const struct relay *relay, const struct worker
         .reported_running = worker->report.running,
         .reported_waiting = worker->report.waiting,
         .reported_ms = worker->report.at_ms,
-        .prefill_tokens_per_ms = POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
+        .prefill_tokens_per_ms = known->prefill_tokens_per_ms,
         .decode_ms_per_token = POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
         .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
         .chosen_ms = worker->chosen_ms,
@@ -289,6 +293,7 @@ static size_t fill_views(struct exchange *exchange, struct search *search,
         relay->views[i] =
             view_of(relay, worker_set_at(relay->workers, relay->views[i].worker), known);
     }
+    prefill_rate_fill(relay->views, count);
     /* What only computes leaves nothing behind that a session would come back for. */
     if (!is_known && count > 1 && api_work(exchange->api) == API_WORK_GENERATE)
         fill_affinity(exchange, query, count);
@@ -321,6 +326,7 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     record->cpu_tokens = known->step.cpu_tokens;
     record->ssd_tokens = known->step.ssd_tokens;
     record->move_ms = terms->move_ms;
+    record->prefill_ms = terms->prefill_ms;
 }
 
 /* What was matched: where it lies, and how it is known. */

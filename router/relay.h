@@ -60,9 +60,10 @@ struct relay_known {
     struct ladder_step step;
     struct worker_tier cpu; /* what its agent claims there, and what that costs */
     struct worker_tier ssd;
-    enum residency_doubt doubt; /* why its agent is not believed */
-    uint32_t claimed_count;     /* of the prompt's first blocks: its agent claims them */
-    uint32_t matched_count;     /* and behind them we remember having sent it */
+    enum residency_doubt doubt;   /* why its agent is not believed */
+    uint32_t claimed_count;       /* of the prompt's first blocks: its agent claims them */
+    uint32_t matched_count;       /* and behind them we remember having sent it */
+    double prefill_tokens_per_ms; /* as its agent says; 0: it does not */
 };
 
 /* What one batch of a worker's bytes sends to its client: noted while it is parsed, empty between

@@ -34,6 +34,11 @@
  * Both can find the other's only when they began within one lease; each then stops, and whoever
  * wrote the lease last finds its own when it looks again, and goes on.
  *
+ * An agent that crashed and is back finds the lease of its own life before. Knowing that to be over
+ * it does not wait: its lease replaces that one as it would replace none. SET returns what it has
+ * replaced, so nobody who came between is taken for it; and should the old one live after all, it
+ * finds our lease where its own was, with its next heartbeat, and says nothing any more.
+ *
  * When more has changed than half of what can be held (Redis was away for long), pages are said
  * anew: they cost less than so many changes, and then nothing of what changes has to be remembered.
  *
@@ -54,6 +59,8 @@ void report_set_state(struct residency_report *report, enum residency_report_eve
     assert(state >= 0);
 
     report->state = (enum residency_report_state)state;
+    if (report->state == RESIDENCY_REPORT_LIVE)
+        memset(report->former_epochs, 0, sizeof report->former_epochs);
 }
 
 static void report_drop(struct residency_report *report)
@@ -109,6 +116,15 @@ bool exec_integer_is(const struct redis_reply *reply, uint32_t index, int64_t va
            redis_reply_integer(element) == value;
 }
 
+static bool is_former(const struct residency_report *report, uint64_t epoch)
+{
+    for (size_t i = 0; i < RESIDENCY_FORMER_COUNT_MAX; i++) {
+        if (report->former_epochs[i] == epoch)
+            return true;
+    }
+    return false;
+}
+
 bool report_is_others_lease(const struct residency_report *report, const struct redis_reply *reply)
 {
     struct residency_lease lease;
@@ -116,7 +132,7 @@ bool report_is_others_lease(const struct residency_report *report, const struct 
     if (reply == NULL || redis_reply_kind(reply) != REDIS_REPLY_TEXT)
         return false;
     return residency_lease_read(redis_reply_text(reply), &lease) < 0 ||
-           lease.life.epoch != report->life.epoch;
+           (lease.life.epoch != report->life.epoch && !is_former(report, lease.life.epoch));
 }
 
 void report_give_way(struct residency_report *report)
@@ -219,6 +235,14 @@ int residency_report_create(uv_loop_t *loop, struct redis_link *link,
     (void)uv_timer_start(&report->beat_timer, on_beat_timer, beat_ms, beat_ms);
     *created = report;
     return 0;
+}
+
+void residency_report_succeed(struct residency_report *report,
+                              const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX])
+{
+    assert(report->state != RESIDENCY_REPORT_LIVE);
+
+    memcpy(report->former_epochs, epochs, sizeof report->former_epochs);
 }
 
 void residency_report_linked(struct residency_report *report)

@@ -21,6 +21,8 @@
 
 struct residency_report;
 
+enum { RESIDENCY_FORMER_COUNT_MAX = 8 };
+
 struct residency_report_config {
     const char *worker;  /* its name; copied */
     uint64_t epoch;      /* random; see struct residency_life */
@@ -37,6 +39,12 @@ struct residency_report_config {
 MUST_CHECK int residency_report_create(uv_loop_t *loop, struct redis_link *link,
                                        struct residency_report_config config,
                                        struct residency_report **report);
+
+/* Epochs of the same agent's that are known to be over: a lease in the name of one is no other
+ * agent's, and is replaced at once. 0s are none. Until this report is live: whoever speaks in such
+ * a name afterwards lives after all, and is another agent. */
+void residency_report_succeed(struct residency_report *report,
+                              const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX]);
 
 /* The link is READY again: what is there is looked at, and continued or published anew. */
 void residency_report_linked(struct residency_report *report);
@@ -69,8 +77,8 @@ struct residency_report_stats {
     uint64_t anew_total;    /* times everything was published anew */
     uint64_t failed_total;  /* flushes and heartbeats that Redis did not take */
     uint64_t refused_total; /* records beyond record_count_max */
-    /* Another agent claims this worker, or one did that ended less than a lease ago: see
-     * meta.epoch. Nothing is published meanwhile. */
+    /* Another agent claims this worker, or one did that ended less than a lease ago and is not
+     * succeeded: see meta.epoch. Nothing is published meanwhile. */
     bool is_rivalled;
     bool is_live; /* all is published and the lease is ours */
     int error;    /* of the last flush or heartbeat, as redis_done_fn's; 0: it was taken */

@@ -67,9 +67,10 @@ struct residency_report {
     enum residency_report_state state;
     struct residency_pages *pages;
     struct residency_life life;
-    uint64_t sequence;   /* of the last change that was taken */
-    uint32_t page_count; /* of this generation that are there */
-    bool is_over;        /* this generation is not to be continued, whatever is there */
+    uint64_t former_epochs[RESIDENCY_FORMER_COUNT_MAX]; /* see residency_report_succeed() */
+    uint64_t sequence;                                  /* of the last change that was taken */
+    uint32_t page_count;                                /* of this generation that are there */
+    bool is_over; /* this generation is not to be continued, whatever is there */
     struct report_flight flight;
     struct report_kept kept;
     struct report_sweep sweep;
@@ -108,7 +109,8 @@ bool report_is_open(struct residency_report *report);
 bool report_is_answered(struct residency_report *report, int error,
                         const struct redis_reply *reply);
 
-/* What stands in place of a lease: none, or our process's, is nobody else's. */
+/* What stands in place of a lease: none, our process's, or that of one before it which is over, is
+ * nobody else's. */
 bool report_is_others_lease(const struct residency_report *report, const struct redis_reply *reply);
 
 /* Another has the lease: nothing is said any more. */

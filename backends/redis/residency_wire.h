@@ -139,14 +139,17 @@ struct residency_meta {
     uint64_t cache_tokens;   /* that its HBM holds; 0: not known */
     bool has_anchors;        /* the engine says them itself (connector): routers need not ask */
     uint32_t text_depth_max; /* blocks of a prompt that it can take in */
-    /* What a load costs. 0: not known, as from an agent without tiers, or one that has not measured
-     * them yet. */
-    uint32_t bytes_per_token; /* of its engine's cache */
-    uint64_t cpu_bytes_per_s; /* from CPU memory into the engine's */
-    uint64_t ssd_bytes_per_s; /* from SSD into CPU memory */
+    /* What a load costs, and what it spares. 0: not known, as from an agent without tiers, or one
+     * that has not measured them yet. */
+    uint32_t bytes_per_token;      /* of its engine's cache */
+    uint32_t prefill_tokens_per_s; /* that its engine computes */
+    uint32_t cpu_start_us;         /* of any load from CPU memory, the engine's part included */
+    uint32_t ssd_start_us;         /* the same of one from SSD */
+    uint64_t cpu_bytes_per_s;      /* from CPU memory into the engine's */
+    uint64_t ssd_bytes_per_s;      /* from SSD into the engine's */
 };
 
-enum { RESIDENCY_META_FIELD_COUNT = 13 };
+enum { RESIDENCY_META_FIELD_COUNT = 16 };
 
 /* One field and its value, as text; index < RESIDENCY_META_FIELD_COUNT. Appends. -ENOMEM. */
 MUST_CHECK int residency_meta_write_field(const struct residency_meta *meta, size_t index,

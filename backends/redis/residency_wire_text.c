@@ -227,6 +227,9 @@ enum field {
     FIELD_BYTES_PER_TOKEN,
     FIELD_CPU_BYTES_PER_S,
     FIELD_SSD_BYTES_PER_S,
+    FIELD_CPU_START_US,
+    FIELD_SSD_START_US,
+    FIELD_PREFILL_TOKENS_PER_S,
 };
 
 static const char *const fields[] = {
@@ -243,6 +246,9 @@ static const char *const fields[] = {
     [FIELD_BYTES_PER_TOKEN] = "bytes_per_token",
     [FIELD_CPU_BYTES_PER_S] = "cpu_bytes_per_s",
     [FIELD_SSD_BYTES_PER_S] = "ssd_bytes_per_s",
+    [FIELD_CPU_START_US] = "cpu_start_us",
+    [FIELD_SSD_START_US] = "ssd_start_us",
+    [FIELD_PREFILL_TOKENS_PER_S] = "prefill_tokens_per_s",
 };
 static_assert(array_count(fields) == RESIDENCY_META_FIELD_COUNT, "every field has a name");
 
@@ -279,6 +285,12 @@ int residency_meta_write_field(const struct residency_meta *meta, size_t index, 
         return buf_printf(value, "%" PRIu64, meta->cpu_bytes_per_s);
     case FIELD_SSD_BYTES_PER_S:
         return buf_printf(value, "%" PRIu64, meta->ssd_bytes_per_s);
+    case FIELD_CPU_START_US:
+        return buf_printf(value, "%" PRIu32, meta->cpu_start_us);
+    case FIELD_SSD_START_US:
+        return buf_printf(value, "%" PRIu32, meta->ssd_start_us);
+    case FIELD_PREFILL_TOKENS_PER_S:
+        return buf_printf(value, "%" PRIu32, meta->prefill_tokens_per_s);
     default:
         assert(!"every field is written");
     }
@@ -317,6 +329,12 @@ int residency_meta_read_field(struct residency_meta *meta, struct slice field, s
         return read_number(value, UINT64_MAX, &meta->cpu_bytes_per_s);
     case FIELD_SSD_BYTES_PER_S:
         return read_number(value, UINT64_MAX, &meta->ssd_bytes_per_s);
+    case FIELD_CPU_START_US:
+        return read_u32(value, &meta->cpu_start_us);
+    case FIELD_SSD_START_US:
+        return read_u32(value, &meta->ssd_start_us);
+    case FIELD_PREFILL_TOKENS_PER_S:
+        return read_u32(value, &meta->prefill_tokens_per_s);
     default:
         return 0; /* not known: of a later version */
     }

@@ -40,6 +40,10 @@ struct engine_request {
     struct ipc_found found;  /* what it was answered, */
     uint64_t found_until_ms; /* and until when the same question gets the same answer; 0: never */
     uint32_t waited_ms;      /* that it was told to wait for blocks on their way up */
+    uint64_t taken_us;       /* when the engine had room for what was found */
+    uint64_t load_us;        /* how long that took to load; 0: it has not come, or was noted */
+    uint32_t used_first;     /* keys [used_first, used_end) were used by it: of whatever it asks */
+    uint32_t used_end;       /* and saves how often, one request is one use */
     bool is_saving;          /* blocks of it were computed: to ask again, it was preempted */
     bool is_turned_away;     /* blocks of it were not let in: those behind are of no use */
     uint32_t open_tokens[];  /* [block_tokens]: those behind the last full block */
@@ -92,6 +96,24 @@ void engine_requests_release(struct engine_requests *requests);
 static inline bool engine_request_is_whole(const struct engine_request *request)
 {
     return request->token_count == request->prompt_tokens;
+}
+
+static inline bool engine_request_has_used(const struct engine_request *request, uint32_t index)
+{
+    return index >= request->used_first && index < request->used_end;
+}
+
+/* It used [first, end) too. What lies between that and what it used before it has computed, and so
+ * used, itself. */
+static inline void engine_request_note_use(struct engine_request *request, uint32_t first,
+                                           uint32_t end)
+{
+    if (request->used_first == request->used_end)
+        request->used_first = first;
+    if (first < request->used_first)
+        request->used_first = first;
+    if (end > request->used_end)
+        request->used_end = end;
 }
 
 /* Blocks that an engine may be given: never the one with the prompt's last token, which it has to

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "backends/runtime/clock.h"
 #include "backends/runtime/fault_point.h"
 #include "kvtier/connector/engine_sessions_parts.h"
 #include "kvtier/tiers/load_plan.h"
@@ -16,16 +17,17 @@
  * what was found, the answer is the same and costs a look into the map; a miss ends at the first
  * block that is not held, so it is looked up anew. What was held and not worth it is worth no more
  * a moment later: that answer is kept for ANSWER_MS.
+ *
+ * What a load costs a request goes from TAKE, when the engine has room for it, to the TAKE of no
+ * blocks by which the engine goes on. The load itself (LOAD to LOADED) the store learns; the rest
+ * is the engine's turn, learned here: the way to its worker, and its step that ends behind LOADED.
+ * To wait for room is no part of a load, and what it does from then on nobody tells.
  */
 
 enum { ANSWER_MS = 10 };
 
 /* How long one answer may put an engine off, and all answers about one request together. */
 enum { LATER_MS_MAX = 250, WAITED_MS_MAX = 1000 };
-
-/* Of any load: a message to the worker, and the engine's step that begins behind its end; as
- * measured with vLLM. */
-static const double load_start_ms = 5;
 
 /* ---- requests ---- */
 
@@ -93,13 +95,40 @@ void engine_serve_close(struct engine_conn *conn, uint64_t number)
         engine_session_close_request(conn->session, request);
 }
 
+/* ---- RESET ---- */
+
+void engine_conn_reset_done(struct tier_clear *clear)
+{
+    struct engine_conn *conn = container_of(clear, struct engine_conn, clear);
+    struct ipc_message done = {.kind = IPC_DONE, .as.number = {conn->reset_number}};
+
+    conn->is_reset_owed = false;
+    engine_conn_answer(conn, &done);
+}
+
+void engine_session_stop_reset(struct engine_session *session)
+{
+    if (session->layout != NULL && session->scheduler != NULL)
+        tier_clear_cancel(session->layout->store, &session->scheduler->clear);
+}
+
+void engine_session_reset(struct engine_session *session)
+{
+    struct engine_conn *scheduler = session->scheduler;
+
+    if (scheduler == NULL || !scheduler->is_reset_owed || session->layout == NULL)
+        return;
+    engine_session_stop_reset(session);
+    engine_layout_clear(session->layout, &scheduler->clear);
+}
+
+/* Without a worker nobody knows yet which pages are meant: it is done when one has come. An engine
+ * uses nothing of ours before it has its DONE. */
 void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 {
-    struct ipc_message done = {.kind = IPC_DONE, .as.number = {number}};
-
-    if (conn->session->layout != NULL)
-        engine_layout_clear(conn->session->layout);
-    engine_conn_answer(conn, &done);
+    conn->reset_number = number;
+    conn->is_reset_owed = true;
+    engine_session_reset(conn->session);
 }
 
 /* ---- what can be loaded ---- */
@@ -107,20 +136,20 @@ void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 static struct load_plan plan(const struct engine_session *session, size_t matched)
 {
     const struct tier_store_stats stats = tier_store_stats(session->layout->store);
+    const struct engine_session_costs costs = engine_session_costs(session);
     struct load_plan_query query = {
         .tiers = session->sessions->tiers,
         .block_count = matched,
         .block_tokens = session->block_tokens,
-        .prefill_ms_per_token = session->prefill_ms_per_token,
-        .start_ms = load_start_ms,
+        .prefill_ms_per_token = costs.prefill_ms_per_token,
     };
 
     for (size_t i = 0; i < BLOCK_TIER_COUNT; i++) {
-        const uint8_t tier = (uint8_t)(1 << i);
+        const struct tier_load_stats *load = &stats.load[i];
 
-        query.queue_ms[i] = stats.load_queue_ms[i];
-        query.ms_per_block[i] =
-            tier_store_load_ms(session->layout->store, &tier, 1) - stats.load_queue_ms[i];
+        query.start_ms[i] = costs.turn_ms + load->cost.start_ms;
+        query.queue_ms[i] = load->queue_ms;
+        query.ms_per_block[i] = load->cost.unit_ms * session->layout->page_bytes;
     }
     return load_plan_make(&query);
 }
@@ -140,6 +169,21 @@ static uint32_t later_ms(const struct engine_session *session, struct engine_req
         return 0;
     request->waited_ms += later;
     return later;
+}
+
+/* What it holds and has not used before; last blocks first, as block_table_use() does. */
+static void use_held(struct engine_request *request)
+{
+    const uint32_t first = request->hold_first;
+    const uint32_t end = first + (uint32_t)tier_hold_count(request->hold);
+    const uint32_t behind = request->used_end > first ? request->used_end : first;
+    const uint32_t before = request->used_first < end ? request->used_first : end;
+
+    if (behind < end)
+        tier_hold_use(request->hold, behind - first, end - behind);
+    if (request->used_end > first && before > first)
+        tier_hold_use(request->hold, 0, before - first);
+    engine_request_note_use(request, first, end);
 }
 
 /* Holds what is worth loading of the request's blocks from first on. */
@@ -176,6 +220,7 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
         found.why = IPC_FOUND_NO_ROOM;
         return found;
     }
+    use_held(request);
     fault_point_pass(FAULT_HOLD_TAKEN);
     found.tokens = (uint32_t)tier_hold_count(request->hold) * session->block_tokens;
     found.why = IPC_FOUND_HIT;
@@ -253,12 +298,32 @@ void engine_serve_lookup(struct engine_conn *conn, const struct ipc_lookup *look
     engine_conn_answer(conn, &answer);
 }
 
+/* It goes on with what was loaded. The load itself is no part of the engine's turn. */
+static void learn_turn(struct engine_session *session, struct engine_request *request)
+{
+    const uint64_t us = clock_now_us() - request->taken_us;
+    struct engine_sessions_stats *stats = &session->sessions->stats;
+
+    if (request->load_us > 0 && us > request->load_us) {
+        cost_line_note(&session->turn, 0, (double)(us - request->load_us) / 1e3);
+        stats->turns_total++;
+        stats->turn_us_total += us - request->load_us;
+    }
+    request->load_us = 0;
+}
+
 void engine_serve_take(struct engine_conn *conn, const struct ipc_take *take)
 {
     struct engine_request *request = engine_requests_find(&conn->session->requests, take->request);
     uint64_t end = (uint64_t)take->first_block + take->block_count;
 
-    if (request == NULL || request->hold == NULL)
+    if (request == NULL)
+        return;
+    if (take->block_count == 0)
+        learn_turn(conn->session, request);
+    else
+        request->taken_us = clock_now_us();
+    if (request->hold == NULL)
         return;
     request->found_until_ms = 0;
     if (take->block_count == 0 || end <= request->hold_first)

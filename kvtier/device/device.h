@@ -38,8 +38,8 @@ struct engine_export {
     uint8_t uuid[16];                          /* CUDA: of the GPU */
 };
 
-/* One engine rank's memory, mapped here. Reference counted: a copy in flight keeps it. Allocations
- * that two engines share are imported once. */
+/* One engine rank's memory, mapped here; or all ranks' as one: ranked_memory. Reference counted: a
+ * copy in flight keeps it. Allocations that two engines share are imported once. */
 struct engine_memory {
     struct device *device;
     const struct page_layout *layout;
@@ -52,7 +52,7 @@ struct page_copy {
 };
 
 struct device_ops {
-    const char *name; /* "host", "cuda" */
+    const char *name; /* "host", "cuda", "ranked" */
     /* -EINVAL, -ENODEV, -ENOMEM with a sentence in why. */
     int (*import)(struct device *device, const struct engine_export *from,
                   struct engine_memory **memory, char why[DEVICE_WHY_BYTES]);
@@ -71,6 +71,7 @@ struct device_ops {
 /* Embedded first in each device. */
 struct device {
     const struct device_ops *ops;
+    bool is_by_processor; /* what it copies goes through the processor's caches */
 };
 
 /* Copies by the processor. Never fails but by memory. */

@@ -204,7 +204,7 @@ int device_host_create(struct device **device)
 
     if (host == NULL)
         return -ENOMEM;
-    host->device.ops = &host_ops;
+    host->device = (struct device){&host_ops, .is_by_processor = true};
     *device = &host->device;
     return 0;
 }

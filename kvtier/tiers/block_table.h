@@ -109,6 +109,10 @@ size_t block_table_hold_chain(struct block_table *table, const struct block_key 
  * request is used by that: whoever saves the end of a chain calls this for what was there. */
 void block_table_use(struct block_table *table, const uint32_t *indices, size_t count);
 
+/* It has just come in, which the policy takes for a use, and it is not its first: that is counted
+ * in its uses, and the policy not told again. */
+void block_table_count_return(struct block_table *table, uint32_t index);
+
 /*
  * Up to count victims of tier that may leave now, in the order in which the policy would rather
  * lose them: HELD there, not held or read, and nothing that follows them is HELD or WRITING in the

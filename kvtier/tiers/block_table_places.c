@@ -210,6 +210,16 @@ void block_table_unhold(struct block_table *table, uint32_t index)
     block_table_let_go(table, index);
 }
 
+static void count_use(struct tier_block *block)
+{
+    block->uses = (uint8_t)(block->uses + (block->uses < UINT8_MAX));
+}
+
+void block_table_count_return(struct block_table *table, uint32_t index)
+{
+    count_use(block_table_known(table, index));
+}
+
 static void use(struct block_table *table, uint32_t index, enum block_tier tier)
 {
     const bool is_candidate = block_is_candidate(&table->blocks[index], tier);
@@ -226,7 +236,7 @@ void block_table_use(struct block_table *table, const uint32_t *indices, size_t 
     for (size_t i = count; i > 0; i--) {
         struct tier_block *block = block_table_known(table, indices[i - 1]);
 
-        block->uses = (uint8_t)(block->uses + (block->uses < UINT8_MAX));
+        count_use(block);
         for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
             if (block->place[tier] == BLOCK_HELD)
                 use(table, indices[i - 1], (enum block_tier)tier);

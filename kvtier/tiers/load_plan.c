@@ -7,7 +7,7 @@
 /*
  * DESIGN
  *
- *   load_ms(n) = start + max over the tiers that are read (queue + blocks from it * ms a block)
+ *   load_ms(n) = max over the tiers that are read (start + queue + blocks from it * ms a block)
  *   saved(n)   = n * tokens * prefill_ms_per_token - load_ms(n)
  *
  * Tiers have links and queues of their own and are read at the same time, so the slower one counts.
@@ -21,13 +21,13 @@ static double load_ms(const struct load_plan_query *query,
     double slowest = 0;
 
     for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
-        const double ms =
-            query->queue_ms[tier] + (double)block_count[tier] * query->ms_per_block[tier];
+        const double ms = query->start_ms[tier] + query->queue_ms[tier] +
+                          (double)block_count[tier] * query->ms_per_block[tier];
 
         if (block_count[tier] > 0 && ms > slowest)
             slowest = ms;
     }
-    return query->start_ms + slowest;
+    return slowest;
 }
 
 struct load_plan load_plan_make(const struct load_plan_query *query)

@@ -19,7 +19,7 @@ struct load_plan_query {
     size_t block_count;
     uint32_t block_tokens;
     double prefill_ms_per_token; /* of this engine, learned; 0: not known, then all is loaded */
-    double start_ms;             /* of any load: steps of the engine's scheduler, a message */
+    double start_ms[BLOCK_TIER_COUNT];     /* of any load from it: learned, or a default */
     double queue_ms[BLOCK_TIER_COUNT];     /* before a load begun now gets its turn */
     double ms_per_block[BLOCK_TIER_COUNT]; /* measured, or a default */
 };

@@ -42,7 +42,7 @@ struct tier_block {
     uint32_t slot[BLOCK_TIER_COUNT];          /* BLOCK_SLOT_NONE where it has no place */
     uint16_t readers[BLOCK_TIER_COUNT];       /* moves that read the slot now */
     uint8_t place[BLOCK_TIER_COUNT];          /* enum block_place */
-    uint8_t uses;       /* by block_table_use(), as long as it is known; saturating */
+    uint8_t uses;                             /* by requests, as long as it is known; saturating */
     uint8_t picked : 2; /* tiers (bits) of which block_table_pick() gave it; until that is void */
     bool has_check : 1; /* false: only its name is known, nothing is held */
 };

@@ -18,6 +18,8 @@
 #include <stdint.h>
 
 #include "backends/io_loop.h"
+#include "backends/runtime/cost_line.h"
+#include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "kvtier/device/device.h"
 #include "kvtier/tiers/block_table.h"
@@ -53,6 +55,16 @@ struct tier_store_config {
     void *ctx;
 };
 
+/* What loads to engines take, from one tier: from tier_store_load() until its on_done, by bytes.
+ * Measured are those that read that tier alone, whole, while no other load was under way. */
+struct tier_load_stats {
+    struct cost cost; /* as measured, or assumed while nothing is */
+    bool is_measured;
+    double queue_ms;      /* what a load begun now would wait before that */
+    uint64_t timed_count; /* measured, and how long they took together */
+    uint64_t timed_us;
+};
+
 /* row(field, help): counters, from the start on. */
 #define TIER_STORE_COUNTERS(row)                                                                   \
     row(saved_blocks) row(saved_known_blocks) row(save_refused_blocks) row(save_failed_blocks)     \
@@ -66,11 +78,10 @@ struct tier_store_stats {
     TIER_STORE_COUNTERS(TIER_STORE_COUNTER)
     const struct block_table_stats *blocks;
     uint32_t slot_count[BLOCK_TIER_COUNT];
-    bool is_ssd_writable; /* false: full or failing, or there is none; reads go on */
+    bool is_ssd_writable; /* false: full or failing, a clear too, or there is none; reads go on */
     bool is_scanning;     /* a restart scan of the SSD is under way */
-    double load_bytes_per_s[BLOCK_TIER_COUNT]; /* measured, of loads to engines; 0: none yet */
-    double load_queue_ms[BLOCK_TIER_COUNT];    /* what a load begun now would wait */
-    uint64_t hold_oldest_ms;                   /* age of the oldest hold; 0: none */
+    struct tier_load_stats load[BLOCK_TIER_COUNT];
+    uint64_t hold_oldest_ms; /* age of the oldest hold; 0: none */
 };
 #undef TIER_STORE_COUNTER
 
@@ -84,10 +95,6 @@ MUST_CHECK int tier_store_create(struct tier_store_config config, struct tier_st
 size_t tier_store_match(const struct tier_store *store, const struct block_key *keys, size_t count,
                         uint8_t *tiers);
 
-/* What loading blocks that lie in tiers[0..count) would take now, queues included, in milliseconds:
- * measured rates, or defaults of each tier while there are none. */
-double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count);
-
 /* How long it will take until those of keys that are on their way up from the SSD are in CPU
  * memory, in milliseconds; 0: none is. */
 double tier_store_rising_ms(const struct tier_store *store, const struct block_key *keys,
@@ -95,12 +102,15 @@ double tier_store_rising_ms(const struct tier_store *store, const struct block_k
 
 /*
  * A lease on the first blocks of keys that can be loaded: they stay until tier_hold_release() or
- * until ms have passed. Counts as a use. NULL: none can be loaded, or no memory. The hold's
- * owner is whoever calls; expired holds hold nothing, and loads by them fail.
+ * until ms have passed. NULL: none can be loaded, or no memory. The hold's owner is whoever calls;
+ * expired holds hold nothing, and loads by them fail.
  */
 struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
                                   size_t count, uint64_t ms);
 size_t tier_hold_count(const struct tier_hold *hold); /* that it holds now; 0: it has expired */
+/* A request uses the blocks [first, first + count) of those it holds. Once for each of its blocks:
+ * whoever asks again, or saves what it has loaded, is still the same request. */
+void tier_hold_use(struct tier_hold *hold, size_t first, size_t count);
 void tier_hold_extend(struct tier_hold *hold, uint64_t ms); /* from now on; not an expired one */
 /* Gives up the blocks from [0, first) and [first + count, ...): the engine took fewer. Those that
  * stay keep their numbers. */
@@ -127,6 +137,7 @@ struct tier_save {
     struct digest_128 parent;
     uint32_t depth;
     uint32_t engine_block;
+    bool is_used; /* by the same request, and counted already */
 };
 
 /*
@@ -154,8 +165,21 @@ MUST_CHECK int tier_store_save(struct tier_store *store, const struct tier_save 
 size_t tier_store_prefetch(struct tier_store *store, const struct digest_128 *names, size_t count,
                            uint64_t deadline_ms);
 
-/* Nothing of this layout is true any more (the weights were changed): all of it is withdrawn. */
-void tier_store_clear(struct tier_store *store);
+/*
+ * Nothing of this layout is true any more (the weights were changed): all of it is withdrawn at
+ * once. clear, which may be NULL, is its owner's until on_cleared, tier_clear_cancel() or the
+ * store's close: on_cleared once, perhaps before this returns, when no later life of the agent can
+ * find any of it either, whatever ends this one. While the disk does not take that, it is tried
+ * again and nothing is written there.
+ */
+struct tier_clear {
+    struct list_node in_clears;
+    void (*on_cleared)(struct tier_clear *clear);
+};
+void tier_clear_init(struct tier_clear *clear, void (*on_cleared)(struct tier_clear *clear));
+void tier_store_clear(struct tier_store *store, struct tier_clear *clear);
+/* It is told nothing; may be called at any time. */
+void tier_clear_cancel(struct tier_store *store, struct tier_clear *clear);
 
 /* Tells on_changed of all that is held, parents first: to someone who has just come. */
 void tier_store_tell(const struct tier_store *store, tier_changed_fn *on_changed, void *ctx);

@@ -127,11 +127,17 @@ struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_k
         free(hold);
         return NULL;
     }
-    block_table_use(store->table, hold->blocks, hold->end);
     list_node_init(&hold->in_holds);
     list_append(&store->holds, &hold->in_holds);
     tier_hold_extend(hold, ms);
     return hold;
+}
+
+void tier_hold_use(struct tier_hold *hold, size_t first, size_t count)
+{
+    assert(first >= hold->first && first + count <= hold->end);
+
+    block_table_use(hold->store->table, hold->blocks + first, count);
 }
 
 size_t tier_hold_count(const struct tier_hold *hold)

@@ -95,14 +95,12 @@ static void init_batch(struct tier_job *job, uint32_t number)
 {
     const struct tier_store *store = job->store;
     const size_t room = number * job->batch_blocks;
-    const bool is_host =
-        job->memory != NULL && job->memory->device == store->config.devices[DEVICE_HOST];
 
     job->batches[number] = (struct tier_batch){
         .job = job,
         .copy = {.tiers = store->tiers,
                  .memory = job->memory,
-                 .is_by_processor = is_host,
+                 .is_by_processor = job->memory != NULL && job->memory->device->is_by_processor,
                  .blocks = job->copy_blocks + room,
                  .transfers = job->transfers + room,
                  .pages = job->pages + room,
@@ -220,7 +218,10 @@ static void fail(struct tier_job *job, struct move *move, int status)
 
         if (tier_index_at(store, move->block)->place[tier] == BLOCK_HELD) {
             store->stats.corrupt_blocks++;
-            tier_index_withdraw(store, move->block, tier);
+            if (tier == BLOCK_TIER_SSD)
+                tier_erase(store, move->block);
+            else
+                tier_index_withdraw(store, move->block, tier);
         }
     }
     leave_source(job, move);
@@ -321,7 +322,6 @@ static void end(struct tier_job *job)
     }
     job->kind->on_end(job);
     free_job(job);
-    tier_scan_job_ended(store);
 }
 
 static void on_done(struct mover_task *task, bool has_run)

@@ -2,6 +2,7 @@
 
 #include "kvtier/tiers/tier_store_parts.h"
 
+#include "backends/runtime/clock.h"
 #include "backends/runtime/fault_point.h"
 
 #include <assert.h>
@@ -16,12 +17,20 @@
  * on the SSD alone passes through a CPU slot, and stays there, where one is free; nobody has to go
  * for it. The engine has use for a beginning only, so the first failure ends the load.
  *
- * Rates are of one thread, over what really came through; a queue is what is asked for and has not
- * come through yet, by these rates, over all threads.
+ * What a load takes is learned from whole ones, from being asked for to being told of: a start (the
+ * way to a thread and back, a device's latency) and a part for each byte, by as many threads as it
+ * gets. Only those count that read one tier and had the threads to themselves: what others make a
+ * load wait is the queue, which is what was asked for and has not come through yet, by the rate of
+ * one thread, over all threads.
  */
 static const double DEFAULT_BYTES_PER_S[BLOCK_TIER_COUNT] = {
     [BLOCK_TIER_CPU] = 8e9, /* a memcpy of one core */
     [BLOCK_TIER_SSD] = 1.5e9,
+};
+/* Two hand-overs between threads; from a disk some reads one behind the other. */
+static const double DEFAULT_START_MS[BLOCK_TIER_COUNT] = {
+    [BLOCK_TIER_CPU] = 0.2,
+    [BLOCK_TIER_SSD] = 0.5,
 };
 static const double RATE_WEIGHT = 0.2; /* of the newest batch */
 
@@ -59,6 +68,24 @@ static void load_on_batch(struct tier_job *job, struct tier_batch *batch)
     measure(store, &batch->copy, good_count);
 }
 
+/* All of it has been loaded. */
+static void note_time(const struct tier_job *job)
+{
+    struct tier_store *store = job->store;
+    const enum move_end source = job->moves[0].source;
+    struct tier_load_timing *timing = &store->load_timings[source];
+    const uint64_t us = clock_now_us() - job->begun_us;
+
+    if (job->load_number != store->load_count) /* others came meanwhile, or were there */
+        return;
+    for (size_t i = 1; i < job->count; i++)
+        if (job->moves[i].source != source)
+            return;
+    cost_line_note(&timing->cost, (double)job->count * store->config.page_bytes, (double)us / 1e3);
+    timing->count++;
+    timing->us += us;
+}
+
 static void load_on_end(struct tier_job *job)
 {
     struct tier_store *store = job->store;
@@ -72,6 +99,8 @@ static void load_on_end(struct tier_job *job)
         loaded++;
     }
     store->stats.load_failed_blocks += job->asked - loaded;
+    if (loaded > 0 && loaded == job->asked)
+        note_time(job);
     fault_point_pass(FAULT_LOAD_DONE);
     job->on_loaded(job->ctx, loaded);
 }
@@ -117,6 +146,10 @@ int tier_store_load(struct tier_store *store, struct tier_hold *hold, size_t fir
     job->on_loaded = on_done;
     job->ctx = ctx;
     job->asked = (uint32_t)count;
+    job->begun_us = clock_now_us();
+    store->load_count++;
+    if (store->load_bytes[BLOCK_TIER_CPU] + store->load_bytes[BLOCK_TIER_SSD] == 0)
+        job->load_number = store->load_count;
     for (size_t i = 0; i < count && plan(job, blocks[i], engine_blocks[i]); i++)
         ;
     tier_job_start(job);
@@ -132,7 +165,15 @@ static double rate_of(const struct tier_store *store, enum block_tier tier)
                                              : DEFAULT_BYTES_PER_S[tier];
 }
 
-double tier_load_queue_ms(const struct tier_store *store)
+void tier_load_init(struct tier_store *store)
+{
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
+        cost_line_init(&store->load_timings[tier].cost,
+                       (struct cost){DEFAULT_START_MS[tier], 1e3 / DEFAULT_BYTES_PER_S[tier]});
+}
+
+/* What a load begun now would wait for a thread. */
+static double queue_ms(const struct tier_store *store)
 {
     double ms = 0;
 
@@ -143,18 +184,15 @@ double tier_load_queue_ms(const struct tier_store *store)
     return ms / store->config.load_threads;
 }
 
-double tier_store_load_ms(const struct tier_store *store, const uint8_t *tiers, size_t count)
+struct tier_load_stats tier_load_stats(const struct tier_store *store, enum block_tier tier)
 {
-    const double page_bytes = store->config.page_bytes;
-    double ms = tier_load_queue_ms(store);
+    const struct tier_load_timing *timing = &store->load_timings[tier];
 
-    for (size_t i = 0; i < count; i++) {
-        const enum block_tier tier =
-            (tiers[i] & 1 << BLOCK_TIER_CPU) != 0 ? BLOCK_TIER_CPU : BLOCK_TIER_SSD;
-
-        ms += page_bytes * 1e3 / rate_of(store, tier);
-    }
-    return ms;
+    return (struct tier_load_stats){.cost = cost_line_cost(&timing->cost),
+                                    .is_measured = cost_line_is_known(&timing->cost),
+                                    .queue_ms = queue_ms(store),
+                                    .timed_count = timing->count,
+                                    .timed_us = timing->us};
 }
 
 double tier_store_rising_ms(const struct tier_store *store, const struct block_key *keys,

@@ -40,7 +40,7 @@ static void save_on_batch(struct tier_job *job, struct tier_batch *batch)
 static void note_return(struct tier_store *store, uint32_t block)
 {
     if (seen_filter_has(&store->seen, tier_index_at(store, block)->key.name))
-        block_table_use(store->table, &block, 1);
+        block_table_count_return(store->table, block);
 }
 
 static void commit(struct tier_job *job, struct move *move, bool may_commit)
@@ -143,13 +143,14 @@ static void plan_new(struct tier_job *job, const struct tier_save *save)
 }
 
 /* What is in CPU memory, or on its way there, is known. What is on the SSD alone is copied again:
- * it is at hand now, and wanted. Takes the run of those that are known, so that they are used and
- * go down together; returns its length, which is at most KNOWN_MAX. */
+ * it is at hand now, and wanted. Takes the run of those that are known, so that they are used (by a
+ * request that has not used them yet) and go down together; returns its length, which is at most
+ * KNOWN_MAX. */
 static size_t plan_known(struct tier_job *job, const struct tier_save *saves, size_t count)
 {
     struct tier_store *store = job->store;
-    uint32_t held[KNOWN_MAX];
-    size_t known = 0, held_count = 0;
+    uint32_t held[KNOWN_MAX], used[KNOWN_MAX];
+    size_t known = 0, held_count = 0, used_count = 0;
 
     for (; known < count && known < KNOWN_MAX; known++) {
         const uint32_t block = block_table_find_key(store->table, saves[known].key);
@@ -160,8 +161,10 @@ static size_t plan_known(struct tier_job *job, const struct tier_save *saves, si
             held[held_count++] = block;
         else if (place != BLOCK_WRITING)
             break;
+        if (place == BLOCK_HELD && !saves[known].is_used)
+            used[used_count++] = block;
     }
-    block_table_use(store->table, held, held_count);
+    block_table_use(store->table, used, used_count);
     tier_demote(store, held, held_count);
     job->saved.known += (uint32_t)known;
     store->stats.saved_known_blocks += known;

@@ -66,9 +66,12 @@ static int write_agent(struct buf *body, const struct residency_meta *meta)
                : buf_printf(body,
                             ",\"block_tokens\":%" PRIu32 ",\"cache_tokens\":%" PRIu64
                             ",\"has_anchors\":%s,\"bytes_per_token\":%" PRIu32
-                            ",\"cpu_bytes_per_s\":%" PRIu64 ",\"ssd_bytes_per_s\":%" PRIu64 "}",
+                            ",\"cpu_bytes_per_s\":%" PRIu64 ",\"ssd_bytes_per_s\":%" PRIu64
+                            ",\"cpu_start_us\":%" PRIu32 ",\"ssd_start_us\":%" PRIu32
+                            ",\"prefill_tokens_per_s\":%" PRIu32 "}",
                             meta->block_tokens, meta->cache_tokens, word_of(meta->has_anchors),
-                            meta->bytes_per_token, meta->cpu_bytes_per_s, meta->ssd_bytes_per_s);
+                            meta->bytes_per_token, meta->cpu_bytes_per_s, meta->ssd_bytes_per_s,
+                            meta->cpu_start_us, meta->ssd_start_us, meta->prefill_tokens_per_s);
 }
 
 static int write_replica(struct buf *body, const struct residency_sync_view *view)

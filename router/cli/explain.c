@@ -18,6 +18,7 @@
 #include "router/policy/ladder.h"
 #include "router/policy/policy.h"
 #include "router/policy/policy_defaults.h"
+#include "router/policy/prefill_rate.h"
 #include "router/policy/tier_cost.h"
 #include "router/prompt/prompt_root.h"
 #include "router/prompt/prompt_stream.h"
@@ -51,9 +52,10 @@ static const char usage[] =
     "(those before them, in CPU memory), pending (the last of matched, still being made), queued\n"
     "(uncached prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate "
     "(prefill\n"
-    "tokens per ms); of its tiers: token-bytes, cpu-rate and ssd-rate (bytes per s), cpu-queue "
-    "and\n"
-    "ssd-queue (ms). --session is what a session header of the last\n"
+    "tokens per ms; without it that of the others); of its tiers: token-bytes, cpu-rate and "
+    "ssd-rate\n"
+    "(bytes per s), cpu-start, ssd-start, cpu-queue and ssd-queue (ms). --session is what a "
+    "session header of the last\n"
     "request says: where no worker holds any of it, the session's own worker has the rung\n"
     "affinity, and CREDIT ms less to compare. Which worker that is depends on their names: write\n"
     "them as urls, http://host:port.\n"
@@ -95,6 +97,11 @@ struct explain {
 
 /* ---- arguments ---- */
 
+static uint32_t us_of_ms(double ms)
+{
+    return ms * 1e3 < UINT32_MAX ? (uint32_t)(ms * 1e3) : UINT32_MAX;
+}
+
 /* False: it is no key of its tiers, or a rate. */
 static bool set_tier_key(struct shown_worker *worker, struct slice name, double number)
 {
@@ -104,6 +111,10 @@ static bool set_tier_key(struct shown_worker *worker, struct slice name, double 
         worker->cpu_blocks = number;
     else if (slice_eq(name, SLICE("token-bytes")))
         worker->tiers.bytes_per_token = (uint32_t)number;
+    else if (slice_eq(name, SLICE("cpu-start")))
+        worker->tiers.cpu_start_us = us_of_ms(number);
+    else if (slice_eq(name, SLICE("ssd-start")))
+        worker->tiers.ssd_start_us = us_of_ms(number);
     else if (slice_eq(name, SLICE("cpu-queue")))
         worker->tiers.cpu_queue_ms = (uint32_t)number;
     else if (slice_eq(name, SLICE("ssd-queue")))
@@ -169,7 +180,6 @@ static int read_worker(struct explain *explain, const char *text)
         .name_len = (int)(at - text),
         .view = {.worker = (uint32_t)explain->worker_count,
                  .name_hash = rendezvous_id(text, (size_t)(at - text)),
-                 .prefill_tokens_per_ms = POLICY_PREFILL_TOKENS_PER_MS_DEFAULT,
                  .decode_ms_per_token = POLICY_DECODE_MS_PER_TOKEN_DEFAULT,
                  .decode_ms_per_request = POLICY_DECODE_MS_PER_REQUEST_DEFAULT,
                  .start_weight = 1},
@@ -463,6 +473,7 @@ static void rank(struct explain *explain)
         views[i] = explain->workers[i].view;
         is_known |= views[i].matched_tokens > 0;
     }
+    prefill_rate_fill(views, explain->worker_count);
     if (!is_known && explain->worker_count > 1) {
         const char *session = explain->session != NULL ? explain->session : "";
 

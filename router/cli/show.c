@@ -151,6 +151,48 @@ static void print_replica(struct json_value worker)
         printf("  -\n");
 }
 
+/* What its agent measured; a dash: nothing yet, and a router takes its defaults. */
+static void print_measured(double value)
+{
+    if (value > 0)
+        printf("  %10.1f", value);
+    else
+        printf("  %10s", "-");
+}
+
+static void print_cost(struct json_value worker)
+{
+    struct json_value agent = json_get(worker, "agent");
+    struct slice url = text_of(worker, "url");
+
+    if (number_of(agent, "bytes_per_token") == 0)
+        return;
+    printf("%-32.*s  %11lld", (int)url.len, url.ptr, number_of(agent, "bytes_per_token"));
+    print_measured((double)number_of(agent, "cpu_start_us") / 1e3);
+    print_measured((double)number_of(agent, "cpu_bytes_per_s") / 1e6);
+    print_measured((double)number_of(agent, "ssd_start_us") / 1e3);
+    print_measured((double)number_of(agent, "ssd_bytes_per_s") / 1e6);
+    print_measured((double)number_of(agent, "prefill_tokens_per_s") / 1e3);
+    putchar('\n');
+}
+
+/* Of workers with tiers: what to bring a token nearer costs, and to compute it. */
+static void print_costs(struct json_value root)
+{
+    struct json_iterator workers = json_iterate(json_get(root, "workers"));
+    struct json_value worker;
+    bool is_first = true;
+
+    while (json_next_element(&workers, &worker)) {
+        if (is_first && number_of(json_get(worker, "agent"), "bytes_per_token") > 0) {
+            printf("%-32s  %11s  %10s  %10s  %10s  %10s  %10s\n", "WORKER", "BYTES/TOKEN", "CPU_MS",
+                   "CPU_MB/S", "SSD_MS", "SSD_MB/S", "TOKENS/MS");
+            is_first = false;
+        }
+        print_cost(worker);
+    }
+}
+
 static void print_index(struct json_value root, const char *name, const char *label)
 {
     struct json_value index = json_get(root, name);
@@ -171,6 +213,7 @@ static void print_residency(struct json_value root)
            "MISSING", "BREAKS", "LAST");
     while (json_next_element(&workers, &worker))
         print_replica(worker);
+    print_costs(root);
     if (json_type(map) == JSON_OBJECT)
         printf("map: %s, %lld workers listed\n",
                json_bool(json_get(map, "reached")) ? "reached" : "away", number_of(map, "listed"));

@@ -53,6 +53,7 @@ struct route_query {
 struct worker_tier {
     double tokens; /* 0: nothing, and nothing else matters */
     double ms_per_token;
+    double start_ms; /* of any load from it */
     double queue_ms; /* before it begins */
 };
 
@@ -75,7 +76,7 @@ struct worker_view {
     uint32_t reported_running; /* by the engine, all routers together */
     uint32_t reported_waiting;
     uint64_t reported_ms;         /* monotonic, when that was true */
-    double prefill_tokens_per_ms; /* of this worker, or the default */
+    double prefill_tokens_per_ms; /* of this worker, or as prefill_rate_fill() assumes */
     double decode_ms_per_token;   /* at batch 1 */
     double decode_ms_per_request; /* added to each token by each other running request */
     uint64_t chosen_ms;           /* last time it was chosen; 0: never */

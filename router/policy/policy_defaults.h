@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * policy_defaults: what is assumed of every worker's speed (no rate is learned yet), and of a
+ * policy_defaults: what is assumed of a worker's speed where its agent does not say, and of a
  * text's tokens until answers have taught better. For whoever fills a struct worker_view; a policy
  * itself never reads them.
  *
@@ -22,8 +22,10 @@
 #define POLICY_TOKENS_PER_BYTE_DEFAULT 0.25
 
 /* The cache of that model: 32 layers, 8 heads of 128, keys and values in 16 bits. The way into the
- * engine's memory is a PCIe 4.0 x16 link, the disk one NVMe: what they do in practice. */
+ * engine's memory is a PCIe 4.0 x16 link, the disk one NVMe: what they do in practice. A load
+ * begins and ends with a step of the engine's scheduler. */
 #define TIER_BYTES_PER_TOKEN_DEFAULT 131072.0
+#define TIER_START_MS_DEFAULT        5.0
 #define TIER_CPU_BYTES_PER_S_DEFAULT 20e9
 #define TIER_SSD_BYTES_PER_S_DEFAULT 3e9
 

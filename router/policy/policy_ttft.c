@@ -20,8 +20,9 @@
  *   prefill = (n - c) * (1 + QUADRATIC_PER_TOKEN * (n + c)) / rate
  *             n prompt tokens of which c are held: linear work plus attention, which grows with
  *             position: the sum of it from c to n is proportional to n^2 - c^2.
- *   move    = for CPU memory and SSD each, where something is brought from it:
- *             the tier's own queue + its tokens * ms a token.
+ *   move    = the longer, of CPU memory and SSD, where something is brought from it:
+ *             the tier's start and queue + its tokens * ms a token. As the agent plans it: both are
+ *             read at the same time, and a load begins once.
  *             A prefix is only of use from its beginning, so there are three ways: bring nothing
  *             (c = what is near), what is in CPU memory, or that and what is on SSD (c = all that
  *             matched). The one with the least move + prefill is meant; what is not brought is
@@ -141,7 +142,8 @@ static double prefill_ms(const struct worker_view *view, const struct route_quer
 
 static double tier_ms(const struct worker_tier *tier)
 {
-    return tier->tokens > 0 ? tier->queue_ms + tier->tokens * tier->ms_per_token : 0;
+    return tier->tokens > 0 ? tier->start_ms + tier->queue_ms + tier->tokens * tier->ms_per_token
+                            : 0;
 }
 
 static struct plan plan_with(const struct worker_view *view, const struct route_query *query,
@@ -160,7 +162,8 @@ static struct plan quicker(struct plan more_held, struct plan less_held)
 static struct plan plan_of(const struct worker_view *view, const struct route_query *query)
 {
     const double cpu_ms = tier_ms(&view->cpu), ssd_ms = tier_ms(&view->ssd);
-    struct plan plan = plan_with(view, query, view->matched_tokens, cpu_ms + ssd_ms);
+    struct plan plan =
+        plan_with(view, query, view->matched_tokens, cpu_ms > ssd_ms ? cpu_ms : ssd_ms);
 
     if (view->ssd.tokens > 0)
         plan = quicker(plan, plan_with(view, query, view->near_tokens + view->cpu.tokens, cpu_ms));

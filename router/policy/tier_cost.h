@@ -16,6 +16,8 @@ struct tier_facts {
     uint32_t bytes_per_token;
     uint64_t cpu_bytes_per_s;
     uint64_t ssd_bytes_per_s;
+    uint32_t cpu_start_us; /* of any load */
+    uint32_t ssd_start_us;
     uint32_t cpu_queue_ms;
     uint32_t ssd_queue_ms;
 };

@@ -192,7 +192,10 @@ struct residency_agent {
     uint32_t block_tokens;    /* engine block; 0: not known, so no anchors can be named */
     bool has_anchors;         /* the agent hears them from the engine itself */
     uint32_t text_depth_max;  /* blocks of a prompt that the agent can take in */
-    uint32_t bytes_per_token; /* this and the next four as in residency_meta and residency_lease */
+    uint32_t bytes_per_token; /* this and all below as in residency_meta and residency_lease */
+    uint32_t prefill_tokens_per_s;
+    uint32_t cpu_start_us;
+    uint32_t ssd_start_us;
     uint64_t cpu_bytes_per_s;
     uint64_t ssd_bytes_per_s;
     uint32_t cpu_queue_ms;

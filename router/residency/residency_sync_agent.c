@@ -87,6 +87,9 @@ struct residency_agent residency_sync_agent(const struct residency_sync *sync, u
         agent.has_anchors = replica->meta.has_anchors;
         agent.text_depth_max = replica->meta.text_depth_max;
         agent.bytes_per_token = replica->meta.bytes_per_token;
+        agent.prefill_tokens_per_s = replica->meta.prefill_tokens_per_s;
+        agent.cpu_start_us = replica->meta.cpu_start_us;
+        agent.ssd_start_us = replica->meta.ssd_start_us;
         agent.cpu_bytes_per_s = replica->meta.cpu_bytes_per_s;
         agent.ssd_bytes_per_s = replica->meta.ssd_bytes_per_s;
     }

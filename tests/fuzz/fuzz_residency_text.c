@@ -59,7 +59,9 @@ static void check_written_alike(const struct residency_meta *meta)
            again.has_anchors == meta->has_anchors && again.text_depth_max == meta->text_depth_max &&
            again.bytes_per_token == meta->bytes_per_token &&
            again.cpu_bytes_per_s == meta->cpu_bytes_per_s &&
-           again.ssd_bytes_per_s == meta->ssd_bytes_per_s);
+           again.ssd_bytes_per_s == meta->ssd_bytes_per_s &&
+           again.cpu_start_us == meta->cpu_start_us && again.ssd_start_us == meta->ssd_start_us &&
+           again.prefill_tokens_per_s == meta->prefill_tokens_per_s);
 }
 
 static struct slice cut_at(struct slice *text, char byte)

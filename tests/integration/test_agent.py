@@ -6,6 +6,7 @@ what the map says is what the engine holds, whatever breaks.
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,8 @@ from peers.residency_wire import (
 BLOCK_TOKENS = 16
 TEXT_BYTES = 200
 LEASE_S = 3
+TRUE_S = 1   # within which a map is true behind an agent's start
+SLACK_S = 1  # for a machine that others keep busy
 RECORDINGS = REPO / "tests" / "fixtures" / "vllm-0.32.0" / "kv"
 
 
@@ -436,17 +439,109 @@ def test_an_agent_that_is_killed_is_not_believed_when_its_lease_is_over(world):
     assert time.monotonic() - killed < LEASE_S + 0.5
 
 
-def test_an_agent_that_is_killed_and_restarted_at_once_begins_another_epoch(world):
+def epoch_of(map_):
+    """Of whoever holds the lease; None: nobody."""
+    return map_.lease().get("life", "").split("-")[0] or None
+
+
+def outlive_test(world):
+    """The lease that an agent has left, which was killed, does not run out: who waits for it waits
+    longer than the test."""
+    epoch = epoch_of(world.map)
+    assert world.redis.call("PEXPIRE", world.map.key("lease"), 10 * 60_000) == 1
+    return epoch
+
+
+@pytest.fixture
+def killed(world, tmp_path):
+    """An agent with a state that was killed, whose lease does not run out: (world, what it claimed,
+    its state, its epoch)."""
+    state = tmp_path / "state"
+    world.agent.stop()
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
     prompt = world.hold(1)
-
-    def epoch():
-        return world.map.lease().get("life", "").split("-")[0]
-
-    before = epoch()
     world.agent.kill()
-    world.start_agent()
-    wait_until(lambda: epoch() not in ("", before), "it reports when its predecessor's lease is over")
+    return world, prompt, state, outlive_test(world)
 
+
+def test_an_agent_that_is_killed_and_restarted_speaks_at_once_and_of_what_is_there(killed):
+    world, prompt, state, epoch = killed
+    world.engine.publish(removed(prompt.hashes[3]))
+    begun = time.monotonic()
+
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    spoke_s = time.monotonic() - begun
+    world.map.wait_records(prompt.records(3))
+    knew_s = time.monotonic() - begun
+
+    print(f"spoke {spoke_s:.3f} s after its start, knew all after {knew_s:.3f} s")
+    assert knew_s < TRUE_S + SLACK_S
+    assert world.agent.log.wait("life_succeeded")["worker"] == world.worker.url
+    assert world.metric("report_rivalled") == 0
+
+
+def test_an_agent_that_crashes_again_before_its_first_word_speaks_at_once(killed):
+    """The lease is that of a life before the last one."""
+    world, prompt, state, epoch = killed
+    for _ in range(3):
+        agent = world._start_agent(world.worker, "unix:///nowhere/redis.sock",
+                                   kv_events=world.engine.events, kv_replay=world.engine.replay,
+                                   state_dir=state)
+        agent.log.wait("life_succeeded")
+        agent.kill()
+    assert epoch_of(world.map) == epoch
+
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+
+    wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    world.map.wait_records(prompt.records())
+
+
+@pytest.mark.parametrize("case, why", [("no state", "without state-dir"), ("a copy", "is a copy")])
+def test_an_agent_that_does_not_know_the_lease_for_its_own_waits_for_it(killed, case, why):
+    world, prompt, state, epoch = killed
+    kept = None
+    if case == "a copy":
+        kept = state.with_name("copy")
+        shutil.copytree(state, kept)
+    agent = world._start_agent(world.worker, world.redis, kv_events=world.engine.events,
+                               kv_replay=world.engine.replay, state_dir=kept)
+
+    line = agent.log.wait("lease_of_another")
+    assert why in line["why"]
+    time.sleep(1.5)  # heartbeats, each of which looks
+    assert epoch_of(world.map) == epoch
+    world.redis.call("PEXPIRE", world.map.key("lease"), 1)  # it runs out after all
+    agent.log.wait("lease_taken")
+
+    wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    world.map.wait_records(prompt.records())
+
+
+def test_two_agents_of_one_state_do_not_both_report_and_the_second_succeeds_the_first(world,
+                                                                                     tmp_path):
+    state = tmp_path / "state"
+    world.agent.stop()
+    first = world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    prompt = world.hold(1)
+    first.signal(signal.SIGSTOP)  # it lives, and says nothing
+    try:
+        epoch = outlive_test(world)
+        second = world._start_agent(world.worker, world.redis, kv_events=world.engine.events,
+                                    kv_replay=world.engine.replay, state_dir=state)
+        assert "which lives" in second.log.wait("lease_of_another")["why"]
+        time.sleep(1.5)  # heartbeats, each of which looks
+        assert epoch_of(world.map) == epoch
+    finally:
+        first.signal(signal.SIGCONT)
+    wait_until(lambda: 0 < world.redis.call("PTTL", world.map.key("lease")) <= LEASE_S * 1000,
+               "the first one goes on")
+    first.kill()
+    outlive_test(world)
+
+    second.log.wait("life_succeeded")
+    second.log.wait("lease_taken")
     world.map.wait_records(prompt.records())
 
 
@@ -459,7 +554,7 @@ def test_what_was_learned_outlives_the_agent(world, tmp_path):
     other = world.hold(2)
 
     world.agent.stop()
-    assert (state.stat().st_mode & 0o777, len(list(state.iterdir()))) == (0o700, 1)
+    assert (state.stat().st_mode & 0o777, len(list(state.iterdir()))) == (0o700, 2)
     world.redis.call("FLUSHALL")
     world.engine.publish(removed(*other.hashes))
     world.start_agent("--probe-interval-ms", 20, state_dir=state)
@@ -475,7 +570,7 @@ def test_a_state_that_does_not_fit_is_refused_and_replaced(world, tmp_path, harm
     world.start_agent("--probe-interval-ms", 20, state_dir=state)
     world.hold(1)
     world.agent.stop()
-    file = next(state.iterdir())
+    file = next(state.glob("alignment-*"))
     if harm == "damaged":
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     elif harm == "another model":

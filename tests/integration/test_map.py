@@ -215,33 +215,86 @@ def test_a_worker_whose_agent_holds_more_in_slower_memory_is_found_too(world):
     assert (row["hbm"], row["cpu"]) == (0, row["records"])
 
 
-def test_what_has_to_be_moved_is_told_apart_and_priced(world):
-    """The first half in HBM, a quarter in CPU memory, a quarter on SSD, at rates that it says."""
-    agent = world.agent(world.fleet[1], bytes_per_token=10**6, cpu_bytes_per_s=10**11,
-                        ssd_bytes_per_s=10**10)
-    blocks = agent.hold(prompt(1, 8000), tiers=HBM)
+COSTS = {"bytes_per_token": 10**6, "cpu_bytes_per_s": 10**11, "ssd_bytes_per_s": 10**10,
+         "cpu_start_us": 2500, "ssd_start_us": 4500, "prefill_tokens_per_s": 500}
+
+
+def hold_in_all_tiers(agent, body):
+    """The first half in HBM, a quarter in CPU memory, a quarter on SSD; the tokens up to the end of
+    each."""
+    blocks = agent.hold(body, tiers=HBM)
     tokens = [int(end * 0.25) for _, end in blocks]
     half, three = len(blocks) // 2, len(blocks) * 3 // 4
     agent.say([(blocks[i][0], tokens[i], HBM | CPU if i < half else CPU | SSD if i < three else SSD)
                for i in range(len(blocks))])
+    return tokens[half - 1], tokens[three - 1], tokens[-1]
+
+
+def test_what_has_to_be_moved_is_told_apart_and_priced(world):
+    """At costs that its agent says: the SSD is the slower one, and both are read side by side."""
+    agent = world.agent(world.fleet[1], **COSTS)
+    half, three, whole = hold_in_all_tiers(agent, prompt(1, 8000))
     world.wait(world.fleet[1], believed=True, sequence=2)
 
     line = world.ask(prompt(1, 8000))
 
-    hbm, cpu = tokens[half - 1], tokens[three - 1] - tokens[half - 1]
-    ssd = tokens[-1] - tokens[three - 1]
+    hbm, cpu, ssd = half, three - half, whole - three
     assert (line["worker"], line["rung"]) == (world.fleet[1].url, "exact")
     assert (line["matched_hbm_tokens"], line["matched_cpu_tokens"],
             line["matched_ssd_tokens"]) == (hbm, cpu, ssd)
-    assert line["claimed_tokens"] == line["predicted_cached_tokens"] == tokens[-1]
+    assert line["claimed_tokens"] == line["predicted_cached_tokens"] == whole
     assert "guessed_tokens" not in line
-    assert line["move_ms"] == pytest.approx(cpu / 100 + ssd / 10, abs=0.1)
+    assert line["move_ms"] == pytest.approx(4.5 + ssd / 10, abs=0.1)
     metrics = world.router.metrics()
     assert [metrics[f'samovar_router_matched_tokens_total{{tier="{tier}"}}']
             for tier in ("hbm", "cpu", "ssd")] == [hbm, cpu, ssd]
-    assert world.router.metric_sum("samovar_router_matched_tokens_claimed_total") == tokens[-1]
+    assert world.router.metric_sum("samovar_router_matched_tokens_claimed_total") == whole
     assert world.router.metric_sum("samovar_router_predicted_move_seconds_count") == 1
-    assert world.row(world.fleet[1])["agent"]["ssd_bytes_per_s"] == 10**10
+    told = world.row(world.fleet[1])["agent"]
+    assert {key: told[key] for key in COSTS} == COSTS
+    assert re.search(rf"^{re.escape(world.fleet[1].url)} +1000000 +2\.5 +100000\.0 +4\.5 +10000\.0 "
+                     r"+0\.5$", shown(world), re.MULTILINE)
+
+
+def explained(body, worker):
+    """The row of a worker, given in the words of `samovar explain`."""
+    text = subprocess.run([program("samovar"), "explain", "-", "--worker", worker], input=body,
+                          check=True, capture_output=True).stdout.decode()
+    head, row = (line.split() for line in text[text.index("RANK"):].splitlines())
+    return dict(zip(head, row, strict=True))
+
+
+def test_the_same_facts_by_hand_are_the_same_sum(start_world):
+    """What a router learns from the map, and what an operator tells `samovar explain`."""
+    world = start_world(1)
+    agent = world.agent(world.fleet[0], **COSTS)
+    body = prompt(1, 8000)
+    hold_in_all_tiers(agent, body)
+    world.wait(world.fleet[0], believed=True, sequence=2)
+    count = len(agent.records)
+    half, three = count // 2, count * 3 // 4
+
+    line = world.ask(body)
+    row = explained(body, f"a,matched={count},claimed={count},cpu={three - half},"
+                    f"ssd={count - three},token-bytes=1e6,cpu-rate=1e11,ssd-rate=1e10,"
+                    "cpu-start=2.5,ssd-start=4.5,rate=0.5")
+
+    # An agent counts whole tokens, of which each costs 0.1 ms.
+    assert float(row["MOVE"]) == pytest.approx(line["move_ms"], abs=0.2)
+    assert float(row["TOTAL"]) == pytest.approx(line["predicted_ttft_ms"], abs=1)
+
+
+def test_a_measured_prefill_rate_is_believed_of_the_others_too(start_world):
+    """400 prompt tokens at 500 a second; by default it would be 50 ms."""
+    world = start_world(2)
+    agent = world.agent(world.fleet[0], **COSTS)
+    agent.hold(prompt(2, 400))
+    world.wait(world.fleet[0], believed=True)
+
+    lines = [world.ask(prompt(number, 1600)) for number in range(10, 14)]
+
+    assert {line["worker"] for line in lines} == {worker.url for worker in world.fleet}
+    assert all(line["predicted_ttft_ms"] > 700 for line in lines)
 
 
 def hints_to(agent):

@@ -131,6 +131,7 @@ static void begin_load(struct race *race)
         return;
     }
     job->count = (uint32_t)tier_hold_count(job->hold);
+    tier_hold_use(job->hold, 0, job->count);
     if (tier_store_load(race->world->store, job->hold, 0, job->count, &race->world->engine->memory,
                         engine_blocks, on_loaded, job) < 0) {
         tier_hold_release(&job->hold);
@@ -182,7 +183,7 @@ static void take_step(struct race *race)
     else if (choice < 90)
         tier_hold_release(&race->jobs[dice(race, JOB_COUNT)].hold);
     else if (choice == 99)
-        tier_store_clear(race->world->store);
+        tier_store_clear(race->world->store, NULL);
     atomic_store(&race->world->device.delay_us, (unsigned)dice(race, 3) * 60);
     atomic_store(&race->world->ssd->delay_us, (unsigned)dice(race, 3) * 100);
     uv_run(&race->io.loop, dice(race, 3) == 0 ? UV_RUN_ONCE : UV_RUN_NOWAIT);

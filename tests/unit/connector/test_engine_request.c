@@ -184,3 +184,21 @@ Test(engine_request, keys_of_all_requests_together_are_bounded)
     release(&requests);
     cr_expect(eq(u32, requests.key_count, 0));
 }
+
+/* What was loaded from the middle on, then computed from there, then asked for from further up. */
+Test(engine_request, one_run_of_its_blocks_is_known_as_used)
+{
+    struct engine_request request = {0};
+    cr_assert(not(engine_request_has_used(&request, 0)));
+
+    engine_request_note_use(&request, 4, 6);
+    cr_assert(not(engine_request_has_used(&request, 3)));
+    cr_assert(engine_request_has_used(&request, 4));
+    cr_assert(not(engine_request_has_used(&request, 6)));
+
+    engine_request_note_use(&request, 0, 8);
+    engine_request_note_use(&request, 2, 5);
+    cr_assert(engine_request_has_used(&request, 0));
+    cr_assert(engine_request_has_used(&request, 7));
+    cr_assert(not(engine_request_has_used(&request, 8)));
+}

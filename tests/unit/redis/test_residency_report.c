@@ -20,6 +20,7 @@ enum {
     WAIT_MS = 20000,
     HASH_COUNT = 12000, /* hashes are 1 to this */
     LEASE_MS = 300,
+    LONG_LEASE_MS = 3 * WAIT_MS, /* nobody waits for its end */
     COMMAND_MS = 400,
 };
 
@@ -854,6 +855,71 @@ Test(residency_report, of_two_that_come_at_once_one_stays)
         agent_close(&rival);
         world_destroy(world);
     }
+}
+
+/* As agent_open(), of whoever knows that the lives of epochs are over. */
+static void successor_open(struct agent *agent, struct world *world,
+                           const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX])
+{
+    agent_open(agent, redis_server_url(world->server), report_config(0xdef));
+    residency_report_succeed(agent->report, epochs);
+}
+
+Test(residency_report, a_life_that_is_over_is_succeeded_while_its_lease_lives)
+{
+    static const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX] = {0x123, 0xabc};
+    struct residency_report_config config = report_config(0xabc);
+    struct world *world;
+    struct agent next;
+    config.lease_ms = LONG_LEASE_MS;
+    world = world_create_with(NULL, config);
+    world_set_many(world, 1, 10);
+    check_published(world);
+    agent_kill(&world->agent);
+
+    successor_open(&next, world, epochs);
+    await(is_live, &next);
+
+    cr_assert(world_read(world));
+    cr_assert(eq(u64, world->snapshot.lease.life.epoch, 0xdef));
+    cr_assert(eq(u64, world->snapshot.change.count, 0), "nothing of the one before is claimed");
+    agent_close(&next);
+    world_destroy(world);
+}
+
+Test(residency_report, no_other_life_is_succeeded)
+{
+    static const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX] = {0xab, 0xabcd};
+    struct world *world = world_create(NULL);
+    struct agent next;
+    check_published(world);
+
+    successor_open(&next, world, epochs);
+    await(is_rivalled, &next);
+    loop_run_for(3 * LEASE_MS);
+
+    cr_assert(is_live(&world->agent), "the first is not disturbed");
+    cr_assert(eq(u32, agent_stats(&next).generation, 0), "nothing is published");
+    agent_close(&next);
+    world_destroy(world);
+}
+
+Test(residency_report, of_one_that_was_thought_dead_and_lives_and_its_successor_one_falls_silent)
+{
+    static const uint64_t epochs[RESIDENCY_FORMER_COUNT_MAX] = {0xabc};
+    struct world *world = world_create(NULL);
+    struct agent next;
+    struct pair pair = {&world->agent, &next};
+    check_published(world);
+
+    successor_open(&next, world, epochs);
+    await(is_rivalled, &world->agent);
+    await(is_one_live_and_one_rivalled, &pair);
+    loop_run_for(3 * LEASE_MS);
+
+    cr_assert(is_one_live_and_one_rivalled(&pair), "and it stays so");
+    agent_close(&next);
+    world_destroy(world);
 }
 
 Test(residency_report, more_than_can_be_held_is_refused_and_counted)

@@ -351,6 +351,9 @@ static struct residency_meta full_meta(void)
         .bytes_per_token = 131072,
         .cpu_bytes_per_s = 20000000000,
         .ssd_bytes_per_s = 3000000000,
+        .cpu_start_us = 5200,
+        .ssd_start_us = 6100,
+        .prefill_tokens_per_s = 8000,
     };
 }
 
@@ -370,6 +373,9 @@ Test(residency_wire, meta_is_these_fields_and_read_back_alike)
         {"bytes_per_token", "131072"},
         {"cpu_bytes_per_s", "20000000000"},
         {"ssd_bytes_per_s", "3000000000"},
+        {"cpu_start_us", "5200"},
+        {"ssd_start_us", "6100"},
+        {"prefill_tokens_per_s", "8000"},
     };
     const struct residency_meta meta = full_meta();
     struct residency_meta read = {.fingerprint = 0};
@@ -403,6 +409,9 @@ Test(residency_wire, meta_values_that_make_no_sense_are_refused)
         {"bytes_per_token", "4294967296"},
         {"cpu_bytes_per_s", "fast"},
         {"ssd_bytes_per_s", ""},
+        {"cpu_start_us", "-1"},
+        {"ssd_start_us", "4294967296"},
+        {"prefill_tokens_per_s", "8000.5"},
         {"has_anchors", "yes"},
         {"url", "http://a\nX-Header: 1"},
         {"node", "\x1b[31mred"},

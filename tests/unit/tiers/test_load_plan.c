@@ -20,7 +20,7 @@ static struct load_plan_query query_of(const uint8_t *tiers, size_t count)
         .block_count = count,
         .block_tokens = 100,
         .prefill_ms_per_token = 0.1,
-        .start_ms = 5,
+        .start_ms = {[BLOCK_TIER_CPU] = 5, [BLOCK_TIER_SSD] = 5},
         .ms_per_block = {[BLOCK_TIER_CPU] = 1, [BLOCK_TIER_SSD] = 4},
     };
 }
@@ -131,9 +131,11 @@ static double load_ms_of(const struct load_plan_query *query, size_t count)
         else
             ssd += query->ms_per_block[BLOCK_TIER_SSD];
     }
-    cpu += cpu > 0 ? query->queue_ms[BLOCK_TIER_CPU] : 0;
-    ssd += ssd > 0 ? query->queue_ms[BLOCK_TIER_SSD] : 0;
-    return count > 0 ? query->start_ms + (cpu > ssd ? cpu : ssd) : 0;
+    if (cpu > 0)
+        cpu += query->start_ms[BLOCK_TIER_CPU] + query->queue_ms[BLOCK_TIER_CPU];
+    if (ssd > 0)
+        ssd += query->start_ms[BLOCK_TIER_SSD] + query->queue_ms[BLOCK_TIER_SSD];
+    return cpu > ssd ? cpu : ssd;
 }
 
 Test(load_plan, never_costs_more_than_any_other_prefix)
@@ -146,8 +148,8 @@ Test(load_plan, never_costs_more_than_any_other_prefix)
         struct load_plan_query query = query_of(tiers, count);
         for (size_t i = 0; i < count; i++)
             tiers[i] = (uint8_t)(1 + random_next(&random) % 3);
-        query.start_ms = (double)(random_next(&random) % 20);
         for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
+            query.start_ms[tier] = (double)(random_next(&random) % 20);
             query.queue_ms[tier] = (double)(random_next(&random) % 80);
             query.ms_per_block[tier] = (double)(1 + random_next(&random) % 150) / 10;
         }

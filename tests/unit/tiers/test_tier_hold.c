@@ -169,3 +169,29 @@ Test(tier_hold, the_oldest_ones_age_is_known)
     cr_assert(eq(u64, tier_store_stats(world->store).hold_oldest_ms, 0));
     world_destroy(world);
 }
+
+static uint32_t uses_of(const struct world *world, uint32_t number)
+{
+    const struct block_table *table = world->store->table;
+
+    return block_table_at(table, block_table_find_key(table, world_key(number)))->uses;
+}
+
+/* An engine that got blocks by a hold names them again when it saves its prompt. */
+Test(tier_hold, what_a_request_loads_and_then_saves_it_has_used_once)
+{
+    struct world *world = new_world(16);
+    world_save(world, 1, 4);
+    struct world_save save = {.has_used = 2};
+    struct tier_hold *hold = world_hold(world, 1, 2, 10000);
+    tier_hold_release(&hold);
+
+    cr_assert(eq(int, world_begin_save_at(world, &save, 1, 4, 0, 0), 0));
+    while (!save.is_done)
+        world_run(world);
+
+    cr_assert(eq(u32, save.saved.known, 4));
+    for (uint32_t number = 1; number <= 4; number++)
+        cr_assert(eq(u32, uses_of(world, number), 1), "block %u", number);
+    world_destroy(world);
+}

@@ -259,7 +259,7 @@ Test(tier_store, clearing_withdraws_all_children_first_and_voids_what_runs)
     world_save(world, 1, 8);
     cr_assert(eq(int, world_begin_save_at(world, &save, 9, 8, 8, 8), 0));
 
-    tier_store_clear(world->store);
+    tier_store_clear(world->store, NULL);
     world_settle(world);
 
     cr_assert(save.is_done);
@@ -303,5 +303,64 @@ Test(tier_store, a_newcomer_is_told_of_all_parents_first)
         for (size_t later = i; later < told.count; later++)
             cr_assert(world->parents[told.numbers[i]] != told.numbers[later]);
     }
+    world_destroy(world);
+}
+
+/* ---- what a load takes ---- */
+
+static struct tier_load_stats load_stats(const struct world *world, enum block_tier tier)
+{
+    return tier_store_stats(world->store).load[tier];
+}
+
+Test(tier_store, the_time_of_a_load_is_learned)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 8});
+    world_save(world, 1, 4);
+    const struct tier_load_stats before = load_stats(world, BLOCK_TIER_CPU);
+    atomic_store(&world->device.delay_us, 3000);
+
+    cr_assert(eq(u32, world_load(world, 1, 4), 4));
+
+    const struct tier_load_stats load = load_stats(world, BLOCK_TIER_CPU);
+    cr_assert(not(before.is_measured));
+    cr_assert(gt(dbl, before.cost.start_ms, 0), "assumed");
+    cr_assert(load.is_measured);
+    cr_assert(eq(u64, load.timed_count, 1));
+    cr_assert(ge(u64, load.timed_us, 3000));
+    cr_assert(epsilon_eq(dbl, cost_ms(load.cost, 4 * WORLD_PAGE_BYTES), (double)load.timed_us / 1e3,
+                         1e-6));
+    cr_assert(not(load_stats(world, BLOCK_TIER_SSD).is_measured));
+    world_destroy(world);
+}
+
+/* What others make it wait is the queue, which is told apart. */
+Test(tier_store, the_time_of_loads_that_run_side_by_side_is_not_learned)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 8});
+    struct world_load loads[2] = {{0}};
+    world_save(world, 1, 4);
+    struct tier_hold *hold = world_hold(world, 1, 4, 10000);
+
+    for (size_t i = 0; i < 2; i++)
+        cr_assert(eq(int, world_begin_load(world, &loads[i], hold, 0, 4), 0));
+    while (!loads[0].is_done || !loads[1].is_done)
+        world_run(world);
+
+    cr_assert(eq(u32, loads[0].loaded + loads[1].loaded, 8));
+    cr_assert(not(load_stats(world, BLOCK_TIER_CPU).is_measured));
+    tier_hold_release(&hold);
+    world_destroy(world);
+}
+
+Test(tier_store, the_time_of_a_load_that_failed_is_not_learned)
+{
+    struct world *world = new_world((struct world_config){.cpu_slots = 8});
+    world_save(world, 1, 4);
+    atomic_store(&world->device.status, -EIO);
+
+    cr_assert(eq(u32, world_load(world, 1, 4), 0));
+
+    cr_assert(not(load_stats(world, BLOCK_TIER_CPU).is_measured));
     world_destroy(world);
 }

@@ -36,7 +36,8 @@ class Load:
 
 @dataclasses.dataclass
 class Plan:
-    """What the workers do in a step."""
+    """What the workers do in a step: all ranks the same."""
+    step: int = 0  # counts them
     loads: list = dataclasses.field(default_factory=list)
     saves: list = dataclasses.field(default_factory=list)  # (number, first block, engine blocks)
     step_tokens: int = 0
@@ -92,6 +93,7 @@ class Scheduler:
         self._hello, self._block_tokens, self._clock = hello, block_tokens, clock
         self._prompts = {}  # by the engine's id
         self._numbers = itertools.count(1)
+        self._steps = itertools.count(1)
         self._loads = []
         self._owed = None   # the request of the one LOOKUP that has no FOUND yet
         self._found = None
@@ -153,7 +155,8 @@ class Scheduler:
         is_held = prompt.answer is not None and prompt.answer.tokens
         prompt.answer = None
         if external == 0:
-            if is_held:
+            # Nothing of what is held; or it goes on behind its load, which is said too.
+            if is_held or prompt.loaded_in == request.num_preemptions:
                 self._say(wire.TAKE, request=prompt.number, first_block=0, block_count=0)
             return
         first, count = prompt.local // self._block_tokens, -(-external // self._block_tokens)
@@ -165,7 +168,7 @@ class Scheduler:
 
     def plan(self, output):
         """The loads and saves of the step."""
-        plan = Plan(loads=self._loads, step_tokens=output.total_num_scheduled_tokens)
+        plan = Plan(step=next(self._steps), loads=self._loads, step_tokens=output.total_num_scheduled_tokens)
         self._loads = []
         is_ready = self._pump()
         for new in output.scheduled_new_reqs:

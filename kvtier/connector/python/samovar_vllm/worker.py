@@ -9,6 +9,12 @@ never called over before: it might write into what has become another request's 
 Saves are waited for, at the end of the step that filled the blocks, for as long as WELCOME said.
 Then the connection is given up, before the engine goes on and changes the blocks: what the agent
 reads from then on it throws away.
+
+Several ranks. Each process says the same loads and saves, as the scheduler has planned them, by the
+same numbers: those of a step begin with step << JOB_BITS. The agent does each once, for all ranks.
+Where ranks compute one behind the other (pipeline), the next one gets what it computes from only
+when this one's step is over: so the wait for SAVED is put off to the begin of the next step, which
+is what may change the blocks.
 """
 
 import itertools
@@ -16,6 +22,7 @@ import itertools
 from . import wire
 
 SAVE_S_MAX = 2.0  # whatever the agent says in WELCOME
+JOB_BITS = 16     # of a job's number, within its step
 
 
 class Loading:
@@ -43,8 +50,8 @@ class Absent:
     def __init__(self):
         self._done, self._failed = set(), set()
 
-    def begin_step(self):
-        pass
+    def begin_step(self, step):
+        """Before anything of it changes a block; step: its number, the same in each rank."""
 
     def load(self, loads):
         for load in loads:
@@ -68,13 +75,15 @@ class Absent:
 
 
 class Worker(Absent):
-    def __init__(self, make_link, hello, memory):
-        """memory: what the engine's blocks lie in: see memory.py."""
+    def __init__(self, make_link, hello, memory, is_pipelined=False):
+        """memory: what the engine's blocks lie in: see memory.py. is_pipelined: another rank waits
+        for this one's step to end."""
         super().__init__()
-        self._hello, self._memory = hello, memory
+        self._hello, self._memory, self._is_pipelined = hello, memory, is_pipelined
         self._jobs = itertools.count(1)
         self._parts = {}      # job -> (Loading, index of the part)
         self._saving = set()  # jobs
+        self._save_s = 0.0    # how long they are waited for
         self._link = make_link(self)
 
     # --- what the link asks and tells ---
@@ -101,7 +110,9 @@ class Worker(Absent):
 
     # --- what the engine asks ---
 
-    def begin_step(self):
+    def begin_step(self, step):
+        self._wait_saved()
+        self._jobs = itertools.count((step << JOB_BITS) + 1)
         self._memory.begin_step()
 
     def load(self, loads):
@@ -114,11 +125,11 @@ class Worker(Absent):
             self._load_one(load)
 
     def save(self, saves, step_tokens):
-        """Returns when the blocks may be changed again."""
+        """Behind it, or behind the next begin_step(), the blocks may be changed again."""
         self._link.pump()
         if not saves or not self._link.is_ready():
             return
-        save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
+        self._save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
         tokens, us = self._memory.end_step(step_tokens)
         self._memory.mark()
         for entries in wire.save_batches(saves):
@@ -129,8 +140,8 @@ class Worker(Absent):
                 return
             self._saving.add(job)
             tokens = us = 0  # said once
-        if not self._link.pump(lambda: not self._saving, save_s):
-            self._give_up("it is late with SAVED")
+        if not self._is_pipelined:
+            self._wait_saved()
 
     def finished(self):
         """Requests whose loads are over, each once, whatever came of them."""
@@ -141,6 +152,10 @@ class Worker(Absent):
         self._link.close()
 
     # --- inside ---
+
+    def _wait_saved(self):
+        if self._saving and not self._link.pump(lambda: not self._saving, self._save_s):
+            self._give_up("it is late with SAVED")
 
     def _load_one(self, load):
         loading = Loading(load.request_id)
