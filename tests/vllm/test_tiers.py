@@ -267,6 +267,7 @@ def test_after_the_agent_was_started_anew_from_what_its_ssd_kept(node, control, 
 
 SECTOR_BYTES = 4096
 SLOT_BYTES = SECTOR_BYTES + PAGE_BYTES
+LIST_SLOTS = 72  # behind each sector that lists them
 HEADER_BYTES = 112
 
 
@@ -274,9 +275,18 @@ def flip(raw, at):
     raw[at] ^= 0x40
 
 
+def slots_of(raw):
+    """Where they begin."""
+    group = SECTOR_BYTES + LIST_SLOTS * SLOT_BYTES
+    return [begin for at in range(0, len(raw), group)
+            for begin in range(at + SECTOR_BYTES, at + group, SLOT_BYTES)
+            if begin + SLOT_BYTES <= len(raw)]
+
+
 def harm_slots(raw, rng):
     """Headers, what they say of their block, payloads, and payloads of other blocks."""
-    for begin in range(0, len(raw) - SLOT_BYTES + 1, SLOT_BYTES):
+    begins = slots_of(raw)
+    for begin in begins:
         payload = begin + SECTOR_BYTES
         kind = rng.choice(["none", "header", "payload", "exchange", "move"])
         if kind == "header":
@@ -284,7 +294,7 @@ def harm_slots(raw, rng):
         elif kind == "payload":
             flip(raw, payload + rng.randrange(PAGE_BYTES))
         elif kind in ("exchange", "move"):
-            other = rng.randrange(len(raw) // SLOT_BYTES) * SLOT_BYTES
+            other = rng.choice(begins)
             if kind == "exchange":  # under this header, the bytes of another
                 raw[payload:payload + PAGE_BYTES] = raw[other + SECTOR_BYTES:other + SLOT_BYTES]
             else:                   # all of another: right, but in the wrong place
@@ -307,8 +317,7 @@ def harm_files(paths, rng):
 def test_what_was_changed_on_the_ssd_is_a_miss(node, control, prompts):
     engine = node.engines[-1]
     node.stop_agent()
-    paths = sorted(path for path in node.ssd.rglob("*")
-                   if path.is_file() and path.stat().st_size >= SLOT_BYTES)
+    paths = sorted(node.ssd.rglob("slots-*"))
     assert paths
     harm_files(paths, random.Random(5))
     node.start_agent(CPU_SMALL_MIB, SSD_MIB)
