@@ -17,6 +17,7 @@
 #include "hashing/fingerprint.h"
 #include "kvtier/metrics.h"
 #include "kvtier/state_file.h"
+#include "kvtier/tier_sentences.h"
 
 /*
  * DESIGN
@@ -236,6 +237,8 @@ static int answer_ready(void *ctx, struct admin_answer *answer)
             status = buf_printf(&answer->body, "%s: not connected to its events\n", app->names[i]);
         else if (stats.report.is_rivalled)
             status = buf_printf(&answer->body, "%s: another agent claims it\n", app->names[i]);
+        else if (!stats.report.is_live && app->is_map_ready)
+            status = buf_printf(&answer->body, "%s: not all is published yet\n", app->names[i]);
     }
     if (buf_len(&answer->body) > 0)
         answer->status = 503;
@@ -244,10 +247,20 @@ static int answer_ready(void *ctx, struct admin_answer *answer)
     return status;
 }
 
+static int answer_tiers(void *ctx, struct admin_answer *answer)
+{
+    const struct agent_app *app = ctx;
+    const struct node_tiers_stats stats = node_tiers_stats(app->tiers);
+
+    return tier_sentences_write(&answer->body, app->tiers != NULL ? &stats : NULL,
+                                app->options->ipc_socket);
+}
+
 static const struct admin_endpoint endpoints[] = {
     {"/health", answer_health},
     {"/metrics", answer_metrics},
     {"/ready", answer_ready},
+    {"/tiers", answer_tiers},
 };
 
 /* ---- boot ---- */

@@ -442,6 +442,8 @@ static void add(struct node_tiers_stats *sum, const struct engine_layout *layout
     TIER_STORE_COUNTERS(ADD)
 #undef ADD
     sum->ssd_writable_count += stats.is_ssd_writable;
+    if (stats.ssd_status < 0)
+        sum->ssd_status = stats.ssd_status;
     sum->scanning_count += stats.is_scanning;
     sum->holds += stats.blocks->holds;
     sum->hold_oldest_ms = more_of(sum->hold_oldest_ms, stats.hold_oldest_ms);

@@ -1118,6 +1118,44 @@ def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node
     assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
 
 
+# --- what operators are told ---
+
+
+def shown_tiers(agent):
+    """The lines of `samovar show tiers`."""
+    shown = subprocess.run([program("samovar"), "show", "tiers", "--admin",
+                            "http://%s:%d" % agent.admin_address], capture_output=True, text=True,
+                           timeout=WAIT_S)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    return shown.stdout.splitlines()
+
+
+def test_an_operator_reads_how_the_tiers_are(node):
+    agent = node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
+    (before,) = shown_tiers(agent)
+    assert before.startswith("doubt  no engine has come yet") and str(node.socket) in before
+
+    engine = node.engine()
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)
+    lines = shown_tiers(agent)
+
+    assert all(line.startswith("fine   ") for line in lines), lines
+    text = "\n".join(lines)
+    assert "engines connected: 1" in text and "CPU memory holds 8 of" in text
+    assert "the SSD holds" in text and "100 % found something to load" in text
+    assert "8 blocks were saved, 8 loaded from CPU memory" in text
+    engine.close()
+    node.wait_metric("engines", 0)
+    assert "no engine is connected any more" in shown_tiers(agent)[0]
+
+
+def test_an_operator_of_an_agent_without_tiers_reads_that(start_agent, worker, redis):
+    agent = start_agent(worker, redis, kv_events="tcp://127.0.0.1:1")
+
+    assert shown_tiers(agent) == ["fine   there are no tiers beneath the engines (--cpu-bytes)"]
+
+
 # --- options ---
 
 
