@@ -48,7 +48,7 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
-    RATE_CHANGE_DIVISOR = 8,
+    RATE_CHANGE_DIVISOR = 16,
     ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
 };

@@ -437,6 +437,83 @@ def test_pages_of_another_model_under_this_ones_name_are_misses(node):
     load_prompt(engine, ids, 1, 8)
 
 
+# --- weights that changed ---
+
+
+SSD_SIZES = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
+
+
+def save_on_ssd(node, engine):
+    """Ids of a prompt of 8 blocks that lie on the SSD too."""
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)
+    node.wait_metric("tier_held_blocks", 8, tier="ssd")
+    return ids
+
+
+def begin_again(node, engine, **options):
+    """Another agent in the place of one that has died; the engine is registered there."""
+    engine.close()
+    node.start_agent(**SSD_SIZES, **options)
+    engine.register()
+    node.wait_metric("tier_layouts_scanning", 0)
+
+
+def die_at(node, engine, point):
+    """Of a RESET, before that is answered."""
+    with pytest.raises((wire.Ended, ConnectionError)):
+        engine.reset()
+    assert node.agent.wait_exit(WAIT_S) == -signal.SIGKILL, point
+
+
+def test_a_reset_before_which_the_agent_dies_is_asked_for_again_and_lasts(node):
+    node.start_agent(**SSD_SIZES, env={"SAMOVAR_FAULT_POINT": "clear-told"})
+    engine = node.engine()
+    ids = save_on_ssd(node, engine)
+
+    die_at(node, engine, "clear-told")
+    begin_again(node, engine)
+    engine.reset()  # as an engine does that was not told that it is done
+    node.agent.kill()
+    begin_again(node, engine)
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    assert node.metric("tier_held_blocks", tier="ssd") == 0
+
+
+def test_a_reset_after_which_the_agent_dies_is_done(node):
+    node.start_agent(**SSD_SIZES, env={"SAMOVAR_FAULT_POINT": "clear-durable"})
+    engine = node.engine()
+    ids = save_on_ssd(node, engine)
+
+    die_at(node, engine, "clear-durable")
+    begin_again(node, engine)
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    save_on_ssd(node, engine)
+    node.agent.kill()
+    begin_again(node, engine)
+    assert node.metric("tier_held_blocks", tier="ssd") == 8  # what was saved since
+
+
+def test_a_reset_before_the_worker_has_come_is_done_when_it_comes(node):
+    agent = node.start_agent(**SSD_SIZES)
+    engine = node.engine()
+    ids = save_on_ssd(node, engine)
+    engine.close()
+    agent.kill()
+    node.start_agent(**SSD_SIZES)
+
+    engine.register_scheduler()
+    engine.begin_reset()
+    engine.scheduler.ping()  # which is answered, and DONE was not said before
+    engine.register_worker()
+    engine.end_reset()
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    node.wait_metric("tier_held_blocks", 0, tier="ssd")
+
+
 def save_again(engine, ids):
     """(saved, known, refused) of a prompt of 8 blocks, which is closed again."""
     request = engine.open(ids)
@@ -769,8 +846,9 @@ def refused_hello(node, role=wire.WORKER, fds=None, **other):
 
 
 @pytest.mark.parametrize(("other", "code", "words"), [
-    ({"rank_count": 2}, wire.REFUSED_RANKS, "ranks"),
-    ({"rank": 1}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank_count": 65}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank_count": 0}, wire.REFUSED_RANKS, "ranks"),
+    ({"rank": 2, "rank_count": 2}, wire.REFUSED_RANKS, "ranks"),
     ({"worker": "http://10.1.1.1:1"}, wire.REFUSED_WORKER, "--advertise"),
     ({"block_tokens": 0}, wire.REFUSED_LAYOUT, "tokens"),
     ({"segments": [(0, 1 << 40, 4096, 4096)]}, wire.REFUSED_LAYOUT, ""),
@@ -1006,6 +1084,9 @@ def test_meta_says_that_the_engine_tells_its_prompts_and_what_a_load_costs(node,
 
     meta = residency.meta()
     assert meta["has_anchors"] == "1"
+    assert 5000 <= int(meta["cpu_start_us"]) < 10**6, "with what is assumed of an engine"
+    assert meta["ssd_start_us"] == meta["ssd_bytes_per_s"] == "0", "nothing was loaded from there"
+    assert meta["prefill_tokens_per_s"] == "0", "no step was told of"
     assert int(meta["bytes_per_token"]) == engine.memory.page_bytes // BLOCK_TOKENS
     engine.close()
     wait_until(lambda: residency.meta()["has_anchors"] == "0", "it is known that the engine has gone")
@@ -1047,6 +1128,31 @@ def test_an_operator_of_an_agent_without_tiers_reads_that(start_agent, worker, r
     agent = start_agent(worker, redis, kv_events="tcp://127.0.0.1:1")
 
     assert shown_tiers(agent) == ["fine   there are no tiers beneath the engines (--cpu-bytes)"]
+
+
+TURN_S = 0.08
+
+
+def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node, engine):
+    """From the TAKE that asks for a load to the TAKE that says it goes on, but for the load."""
+    residency = ResidencyMap(node.redis, node.worker.url)
+    request = engine.open(save_prompt(engine, 1, 8))
+    engine.lookup(request)
+    began = time.monotonic()
+    engine.take(request, 0, 8)
+    assert engine.load(request, list(range(40, 48))) == 8
+    time.sleep(TURN_S)  # it does something else
+    engine.take(request, 0, 0)
+    engine.take(request, 0, 0)  # nothing more
+    assert engine.save(request, list(range(40, 48)), step_tokens=512, step_us=64000)[1] == 8
+    engine.lookup(request)  # whatever its scheduler said before has been heard
+    took_s = time.monotonic() - began
+
+    assert node.metric("engine_turns_total") == 1
+    assert TURN_S <= node.metric("engine_turns_us_total") / 10**6 <= took_s
+    wait_until(lambda: int(residency.meta()["cpu_start_us"]) >= TURN_S * 10**6,
+               lambda: f"it is told: {residency.meta()}")
+    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
 
 
 # --- options ---

@@ -147,6 +147,12 @@ class Cache:
     publishes: bool = False
     dtype: str = "bfloat16"
     tiers: str = ""  # the socket of an agent that has some, or will have; empty: no connector
+    tensor_ranks: int = 1
+    pipeline_ranks: int = 1
+
+    @property
+    def ranks(self):
+        return self.tensor_ranks * self.pipeline_ranks
 
 
 class Engine(Process):
@@ -158,6 +164,9 @@ class Engine(Process):
                                           for what in ("events", "replay"))
         flags = ["--dtype", cache.dtype, "--max-model-len", cache.context_tokens, "--block-size", cache.block_tokens,
                  "--num-gpu-blocks-override", cache.block_count]
+        if cache.ranks > 1:
+            flags += ["--distributed-executor-backend", "mp", "--tensor-parallel-size", cache.tensor_ranks,
+                      "--pipeline-parallel-size", cache.pipeline_ranks]
         if cache.publishes:
             flags += ["--kv-events-config", json.dumps({
                 "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.kv_events,
@@ -230,10 +239,10 @@ class Router(Process):
         wait_until(lambda: self.up_count() == count, f"{count} workers up", timeout_s)
 
 
-def make_model(folder):
+def make_model(folder, *flags):
     """A seeded model of a few megabytes, made by the engine's own Python."""
     python = pathlib.Path(os.environ["SAMOVAR_VLLM_VENV"]) / "bin" / "python"
-    subprocess.run([python, HERE / "make-tiny-model.py", folder], check=True,
+    subprocess.run([python, HERE / "make-tiny-model.py", folder, *flags], check=True,
                    stdout=subprocess.DEVNULL)
     return folder
 

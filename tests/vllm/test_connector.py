@@ -20,6 +20,7 @@ from peers.connector_agent import ConnectorAgent, load_some, once, put_off, refu
 from peers.process import REPO, wait_until
 import samovar_vllm
 from samovar_vllm import link, scheduler
+from samovar_vllm.worker import JOB_BITS
 
 pytestmark = pytest.mark.smoke
 
@@ -342,6 +343,65 @@ def test_a_reset_that_nobody_heard_comes_before_anything_else(engine, agent):
     assert [kind for kind in kinds if kind != wire.HELLO][0] == wire.RESET
 
 
+# --- several ranks ---
+
+def test_jobs_are_numbered_by_the_step_that_all_ranks_share(engine, agent):
+    """Also behind steps in which this rank had nobody to say them to."""
+    request = engine.add("fresh", PROMPT)
+    engine.admit(request, engine.scheduler.match(request, 0))
+
+    steps = [engine.step(new=[(request, 0, 40)]).step, engine.step(cached=[(request, 40, 8)]).step]
+    agent.stop()
+    engine.step(cached=[(request, 48, 40)])
+    agent.start()
+    engine.wait_registered()
+    steps.append(engine.step(cached=[(request, 88, len(PROMPT) - 88)]).step)
+
+    jobs = [message.job for _, message in agent.heard if message.kind == wire.SAVE]
+    assert steps == [1, 2, 4]
+    assert jobs == [(step << JOB_BITS) + 1 for step in steps]
+
+
+@pytest.fixture
+def pipelined(agent):
+    engine = HalfEngine(agent.path, name="pipelined", is_pipelined=True)
+    engine.wait_registered()
+    yield engine
+    agent.stop()
+    engine.close()
+
+
+def begin_save(engine, agent):
+    """A step whose save is not answered: (its request, how long it took)"""
+    agent.holds.add(wire.SAVED)
+    request = engine.add("fresh", PROMPT)
+    engine.admit(request, engine.scheduler.match(request, 0))
+    return request, clocked(lambda: engine.step(new=[(request, 0, len(PROMPT))]))[1]
+
+
+def test_a_pipelined_rank_ends_its_step_before_its_save_is_over(pipelined, agent):
+    """The next rank, for whose save the agent waits, has nothing to compute from before."""
+    _, took_s = begin_save(pipelined, agent)
+    wait_until(lambda: agent.held, "the agent has copied")
+    agent.release()
+
+    _, next_took_s = clocked(pipelined.step)
+
+    assert took_s < AT_ONCE_S and next_took_s < AT_ONCE_S
+    assert pipelined.is_registered()
+    assert pipelined.run("again", PROMPT) == (WHOLE, True)
+
+
+def test_a_pipelined_rank_changes_nothing_before_its_save_is_over_or_given_up(pipelined, agent):
+    request, took_s = begin_save(pipelined, agent)
+    wait_until(lambda: agent.held, "the agent has copied")
+
+    _, next_took_s = clocked(lambda: pipelined.step(cached=[(request, len(PROMPT), 1)]))
+
+    assert took_s < AT_ONCE_S <= next_took_s  # save_ms: what the agent has asked for
+    assert not pipelined.worker._link.is_ready()
+
+
 # --- slow ---
 
 def test_a_late_lookup_is_a_miss_in_time_and_its_answer_nobodys(engine, agent):
@@ -415,6 +475,18 @@ def test_a_load_is_over_when_the_agent_says_so_and_not_before(engine, agent):
     engine.wait_loaded(request)
     assert engine.worker.failed() == set()
     assert engine.holds(request, WHOLE)
+
+
+def test_that_the_engine_goes_on_behind_its_load_is_said_once(engine, agent):
+    engine.run("fresh", PROMPT)
+    request = begin_load(engine)
+    engine.wait_loaded(request)
+
+    engine.scheduler.take(request, lambda: engine.blocks[request.request_id], 0)
+
+    wait_until(lambda: agent.heard_kinds().count(wire.TAKE) == 2, "another TAKE")
+    assert [(m.first_block, m.block_count) for _, m in agent.heard
+            if m.kind == wire.TAKE] == [(0, WHOLE // BLOCK_TOKENS), (0, 0)]
 
 
 def test_a_late_save_ends_the_connection_before_the_engine_goes_on(engine, agent):

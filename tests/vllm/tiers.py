@@ -159,11 +159,12 @@ class Node:
         self.wait_registered()
 
     def wait_registered(self):
-        """Each engine's scheduler and worker."""
+        """Each engine's scheduler, and the workers of all its ranks."""
         def is_there():
             assert self.agent.is_running(), f"the agent ended:\n{self.agent.log_tail()}"
             alive = sum(engine.is_running() for engine in self.engines)
-            return self.agent.metric("samovar_agent_engine_connections") >= 2 * alive
+            return (self.agent.metric("samovar_agent_engine_connections")
+                    >= (1 + self.cache.ranks) * alive)
         wait_until(is_there, f"the engines are registered:\n{self.agent.log_tail()}", 30)
 
     def stop_agent(self):

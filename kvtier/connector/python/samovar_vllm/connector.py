@@ -2,8 +2,8 @@
 """connector: what vLLM loads. Joins its interface to the two halves that do the work, scheduler.py
 and worker.py, of which each process of the engine has one.
 
-Where the engine's cache is not of the kind that the agent can keep (several groups, windows,
-several ranks), or its memory cannot be given away, it says so once and stays out: every answer then
+Where the engine's cache is not of the kind that the agent can keep (several groups, windows, ranks
+on several nodes), or its memory cannot be given away, it says so once and stays out: every answer then
 is "nothing", and the engine serves as if there were no connector.
 """
 
@@ -143,11 +143,13 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
         logger.info("samovar: %d bytes a block, in %d pieces of %d allocations",
                     sum(segment[-1] for segment in layout.segments), len(layout.segments),
                     len(layout.storages))
-        self._worker = Worker(self._make_link, self._hello, engine_memory, self._counts)
+        is_pipelined = self._vllm_config.parallel_config.pipeline_parallel_size > 1
+        self._worker = Worker(self._make_link, self._hello, engine_memory, self._counts,
+                              is_pipelined)
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)
-        self._worker.begin_step()
+        self._worker.begin_step(connector_metadata.plan.step)
 
     def start_load_kv(self, forward_context, **kwargs):
         self._worker.load(self._get_connector_metadata().plan.loads)
@@ -188,12 +190,28 @@ def why_unusable(vllm_config, kv_cache_config):
     draft = vllm_config.speculative_config
     if draft is not None and draft.method not in DRAFTS_WITHOUT_CACHE:
         return f"a draft model ({draft.method}): its cache depends on the token behind a block"
-    if vllm_config.parallel_config.world_size != 1:
-        return f"{vllm_config.parallel_config.world_size} ranks"
+    why_not = why_ranks_unusable(vllm_config.parallel_config, kv_cache_config)
+    if why_not is not None:
+        return why_not
     if vllm_config.device_config.device_type not in ("cpu", "cuda"):
         return f"a device of kind {vllm_config.device_config.device_type}"
     if not vllm_config.cache_config.enable_prefix_caching:
         return "prefix caching is off"
+    return None
+
+
+def why_ranks_unusable(parallel, kv_cache_config):
+    """A sentence, or None: all ranks are on this node, and have of each block all its tokens."""
+    if parallel.world_size > wire.RANK_COUNT_MAX:
+        return f"{parallel.world_size} ranks"
+    if getattr(parallel, "nnodes", 1) > 1:
+        return f"ranks on {parallel.nnodes} nodes: each agent would see some of them only"
+    for name in ("prefill_context_parallel_size", "decode_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            return f"{name} is {getattr(parallel, name)}: a rank has some tokens of a block only"
+    if (parallel.pipeline_parallel_size > 1
+            and getattr(kv_cache_config, "needs_kv_cache_zeroing", False)):
+        return "pipelined ranks whose blocks are cleared before a step"
     return None
 
 
@@ -221,6 +239,7 @@ def model_text(vllm_config):
     """All that blocks of two engines must have in common to be exchangeable. The version of vLLM
     and the layout are in it because pages are opaque: nobody could tell that their order changed."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
+    parallel = vllm_config.parallel_config
     attention = getattr(vllm_config, "attention_config", None)
     parts = {
         "model": model.model, "revision": model.revision, "dtype": str(model.dtype),
@@ -229,6 +248,9 @@ def model_text(vllm_config):
         "attention": getattr(attention, "backend", None), "vllm": vllm.__version__,
         "config": hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest()[:16],
         "files": files_digest(model.model),
+        # Which rank has which heads and layers.
+        "ranks": None if parallel.world_size == 1 else
+                 f"tp{parallel.tensor_parallel_size}pp{parallel.pipeline_parallel_size}",
     }
     text = " ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
     if len(text.encode()) > wire.TEXT_BYTES_MAX:

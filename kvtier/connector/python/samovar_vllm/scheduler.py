@@ -36,7 +36,8 @@ class Load:
 
 @dataclasses.dataclass
 class Plan:
-    """What the workers do in a step."""
+    """What the workers do in a step: all ranks the same."""
+    step: int = 0  # counts them
     loads: list = dataclasses.field(default_factory=list)
     saves: list = dataclasses.field(default_factory=list)  # (number, first block, engine blocks)
     step_tokens: int = 0
@@ -102,6 +103,7 @@ class Scheduler:
         self._counted = counted
         self._prompts = {}  # by the engine's id
         self._numbers = itertools.count(1)
+        self._steps = itertools.count(1)
         self._loads = []
         self._owed = None   # the request of the one LOOKUP that has no FOUND yet
         self._found = None
@@ -180,7 +182,7 @@ class Scheduler:
 
     def plan(self, output):
         """The loads and saves of the step."""
-        plan = Plan(loads=self._loads, step_tokens=output.total_num_scheduled_tokens)
+        plan = Plan(step=next(self._steps), loads=self._loads, step_tokens=output.total_num_scheduled_tokens)
         self._loads = []
         is_ready = self._pump()
         for new in output.scheduled_new_reqs:
