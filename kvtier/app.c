@@ -237,6 +237,8 @@ static int answer_ready(void *ctx, struct admin_answer *answer)
             status = buf_printf(&answer->body, "%s: not connected to its events\n", app->names[i]);
         else if (stats.report.is_rivalled)
             status = buf_printf(&answer->body, "%s: another agent claims it\n", app->names[i]);
+        else if (!stats.report.is_live && app->is_map_ready)
+            status = buf_printf(&answer->body, "%s: not all is published yet\n", app->names[i]);
     }
     if (buf_len(&answer->body) > 0)
         answer->status = 503;

@@ -399,44 +399,6 @@ def test_what_is_on_the_ssd_outlives_the_agent(node):
     load_prompt(engine, ids, 1, 8)
 
 
-def test_pages_of_another_model_under_this_ones_name_are_misses(node):
-    """Somebody moved or copied directories: the ids are the same, the bytes are not."""
-    sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
-
-    def life(model):
-        """An agent, and its one engine, of that model."""
-        return node.start_agent(**sizes), node.engine(model=model)
-
-    def layouts():
-        return {path for path in (node.directory / "ssd").iterdir() if path.is_dir()}
-    agent, engine = life("this")
-    engine.close()
-    agent.stop()
-    mine = layouts()
-    agent, engine = life("another")
-    ids = save_prompt(engine, 1, 8)
-    load_prompt(engine, ids, 1, 8)  # used: worth a write
-    fill(engine, 40)
-    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
-    engine.close()
-    agent.stop()
-    (this,), (another,) = mine, layouts() - mine
-    shutil.rmtree(this)
-    shutil.copytree(another, this)
-    this.chmod(0o700)
-
-    agent, engine = life("this")
-    node.wait_metric("tier_layouts_scanning", 0)
-
-    assert node.metric("tier_blocks_scanned_total") == 0
-    assert engine.lookup(engine.open(ids)) == (0, MISS)
-    engine.close()
-    agent.stop()
-    agent, engine = life("another")  # whose own are as they were
-    node.wait_metric("tier_layouts_scanning", 0)
-    load_prompt(engine, ids, 1, 8)
-
-
 # --- weights that changed ---
 
 
@@ -445,6 +407,7 @@ SSD_SIZES = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
 
 def save_on_ssd(node, engine):
     """Ids of a prompt of 8 blocks that lie on the SSD too."""
+    node.wait_metric("tier_layouts_scanning", 0)  # nothing is written there before
     ids = save_prompt(engine, 1, 8)
     load_prompt(engine, ids, 1, 8)
     node.wait_metric("tier_held_blocks", 8, tier="ssd")
@@ -512,6 +475,44 @@ def test_a_reset_before_the_worker_has_come_is_done_when_it_comes(node):
 
     assert engine.lookup(engine.open(ids)) == (0, MISS)
     node.wait_metric("tier_held_blocks", 0, tier="ssd")
+
+
+def test_pages_of_another_model_under_this_ones_name_are_misses(node):
+    """Somebody moved or copied directories: the ids are the same, the bytes are not."""
+    sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
+
+    def life(model):
+        """An agent, and its one engine, of that model."""
+        return node.start_agent(**sizes), node.engine(model=model)
+
+    def layouts():
+        return {path for path in (node.directory / "ssd").iterdir() if path.is_dir()}
+    agent, engine = life("this")
+    engine.close()
+    agent.stop()
+    mine = layouts()
+    agent, engine = life("another")
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)  # used: worth a write
+    fill(engine, 40)
+    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+    engine.close()
+    agent.stop()
+    (this,), (another,) = mine, layouts() - mine
+    shutil.rmtree(this)
+    shutil.copytree(another, this)
+    this.chmod(0o700)
+
+    agent, engine = life("this")
+    node.wait_metric("tier_layouts_scanning", 0)
+
+    assert node.metric("tier_blocks_scanned_total") == 0
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    engine.close()
+    agent.stop()
+    agent, engine = life("another")  # whose own are as they were
+    node.wait_metric("tier_layouts_scanning", 0)
+    load_prompt(engine, ids, 1, 8)
 
 
 def save_again(engine, ids):
@@ -1092,6 +1093,31 @@ def test_meta_says_that_the_engine_tells_its_prompts_and_what_a_load_costs(node,
     wait_until(lambda: residency.meta()["has_anchors"] == "0", "it is known that the engine has gone")
 
 
+TURN_S = 0.08
+
+
+def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node, engine):
+    """From the TAKE that asks for a load to the TAKE that says it goes on, but for the load."""
+    residency = ResidencyMap(node.redis, node.worker.url)
+    request = engine.open(save_prompt(engine, 1, 8))
+    engine.lookup(request)
+    began = time.monotonic()
+    engine.take(request, 0, 8)
+    assert engine.load(request, list(range(40, 48))) == 8
+    time.sleep(TURN_S)  # it does something else
+    engine.take(request, 0, 0)
+    engine.take(request, 0, 0)  # nothing more
+    assert engine.save(request, list(range(40, 48)), step_tokens=512, step_us=64000)[1] == 8
+    engine.lookup(request)  # whatever its scheduler said before has been heard
+    took_s = time.monotonic() - began
+
+    assert node.metric("engine_turns_total") == 1
+    assert TURN_S <= node.metric("engine_turns_us_total") / 10**6 <= took_s
+    wait_until(lambda: int(residency.meta()["cpu_start_us"]) >= TURN_S * 10**6,
+               lambda: f"it is told: {residency.meta()}")
+    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
+
+
 # --- what operators are told ---
 
 
@@ -1128,31 +1154,6 @@ def test_an_operator_of_an_agent_without_tiers_reads_that(start_agent, worker, r
     agent = start_agent(worker, redis, kv_events="tcp://127.0.0.1:1")
 
     assert shown_tiers(agent) == ["fine   there are no tiers beneath the engines (--cpu-bytes)"]
-
-
-TURN_S = 0.08
-
-
-def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node, engine):
-    """From the TAKE that asks for a load to the TAKE that says it goes on, but for the load."""
-    residency = ResidencyMap(node.redis, node.worker.url)
-    request = engine.open(save_prompt(engine, 1, 8))
-    engine.lookup(request)
-    began = time.monotonic()
-    engine.take(request, 0, 8)
-    assert engine.load(request, list(range(40, 48))) == 8
-    time.sleep(TURN_S)  # it does something else
-    engine.take(request, 0, 0)
-    engine.take(request, 0, 0)  # nothing more
-    assert engine.save(request, list(range(40, 48)), step_tokens=512, step_us=64000)[1] == 8
-    engine.lookup(request)  # whatever its scheduler said before has been heard
-    took_s = time.monotonic() - began
-
-    assert node.metric("engine_turns_total") == 1
-    assert TURN_S <= node.metric("engine_turns_us_total") / 10**6 <= took_s
-    wait_until(lambda: int(residency.meta()["cpu_start_us"]) >= TURN_S * 10**6,
-               lambda: f"it is told: {residency.meta()}")
-    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
 
 
 # --- options ---

@@ -84,8 +84,8 @@ class Worker(Absent):
         self._jobs = itertools.count(1)
         self._parts = {}      # job -> (Loading, index of the part)
         self._saving = {}     # job -> its blocks
-        self._unsaved = 0     # blocks of the step that the agent has not answered for
-        self._save_s = 0.0    # how long it is waited for
+        self._save_s = 0.0    # how long they are waited for
+        self._unsaved = 0     # blocks of this step that the agent has not answered for
         self._link = make_link(self)
 
     # --- what the link asks and tells ---
@@ -132,23 +132,10 @@ class Worker(Absent):
         if not saves:
             return
         self._unsaved = sum(len(blocks) for _, _, blocks in saves)
-        if not self._link.is_ready():
-            self._count_unsaved("away")
-            return
-        self._save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
-        tokens, us = self._memory.end_step(step_tokens)
-        self._memory.mark()
-        for entries in wire.save_batches(saves):
-            job = next(self._jobs)
-            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
-                                   step_us=us):
-                why = "unread" if self._link.is_ready() else "away"
-                self._give_up("it does not read")
-                self._count_unsaved(why)
-                return
-            self._saving[job] = sum(len(blocks) for _, _, blocks in entries)
-            tokens = us = 0  # said once
-        if not self._is_pipelined:
+        why_not = self._ask_to_save(saves, step_tokens) if self._link.is_ready() else "away"
+        if why_not:
+            self._count_unsaved(why_not)
+        elif not self._is_pipelined:
             self._wait_saved()
 
     def finished(self):
@@ -161,12 +148,28 @@ class Worker(Absent):
 
     # --- inside ---
 
+    def _ask_to_save(self, saves, step_tokens):
+        """None, or why the connection was given up (counts.py)."""
+        self._save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
+        tokens, us = self._memory.end_step(step_tokens)
+        self._memory.mark()
+        for entries in wire.save_batches(saves):
+            job = next(self._jobs)
+            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
+                                   step_us=us):
+                why = "unread" if self._link.is_ready() else "away"
+                self._give_up("it does not read")
+                return why
+            self._saving[job] = sum(len(blocks) for _, _, blocks in entries)
+            tokens = us = 0  # said once
+        return None
+
     def _wait_saved(self):
-        why = "away"  # where nothing is late and some are left all the same, the agent went
+        why_not = "away"  # where nothing is wrong and yet some are left: it went meanwhile
         if self._saving and not self._link.pump(lambda: not self._saving, self._save_s):
             self._give_up("it is late with SAVED")
-            why = "late"
-        self._count_unsaved(why)
+            why_not = "late"
+        self._count_unsaved(why_not)
 
     def _count_unsaved(self, why):
         self._counted.add(counts.BLOCKS, why, self._unsaved)
