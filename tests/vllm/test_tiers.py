@@ -9,17 +9,20 @@ another order, as batches fall together otherwise) a difference proves nothing. 
 import concurrent.futures
 import dataclasses
 import random
+import shutil
 import time
 
 import pytest
 
-from cluster import has_redis, reset_cache
+from cluster import Agent, has_redis, reset_cache
 from engines import BIN, Engine, wait_until
 from peers.connector_agent import ConnectorAgent, wire
+from peers.engine_client import EngineClient, Memory
 from tiers import (CACHE, COUNTED, PAGE_BYTES, Node, Trouble, complete, pause_process, prompts_of,
                    run_load)
 
 CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
+LAYER_BYTES = 4096  # of a page, in one place; how the real pages are cut is another matter
 
 LEFT_OUT, UNSAVED = "vllm:samovar_requests_left_out_total", "vllm:samovar_blocks_unsaved_total"
 
@@ -329,6 +332,55 @@ def test_what_was_changed_on_the_ssd_is_a_miss(node, control, prompts):
     control.check(outcome)
     assert outcome.hits > 0  # some slots were left alone
     assert node.agent.metric("samovar_agent_tier_blocks_corrupt_total") > 0
+
+
+def keep_as_another_model(node, prompts):
+    """In the SSD directory of an agent of its own: the same prompts, wrong bytes, pages cut alike."""
+    folder = node.folder / "another"
+    folder.mkdir(mode=0o700)
+    socket, ssd = folder / "agent.sock", folder / "ssd"
+    agent = Agent("agent-another", node.engines, node.redis, node.secret_file, folder, "--ipc-socket",
+                  socket, "--cpu-bytes", "256MiB", "--ssd-bytes", "512MiB", "--ssd-dir", ssd,
+                  "--ssd-reserve-bytes", 0)
+    wait_until(socket.exists, "the agent listens", 30)
+    layers = PAGE_BYTES // LAYER_BYTES
+    engine = EngineClient(socket, node.engines[0].url, "another", CACHE.block_tokens,
+                          Memory(64, layers, LAYER_BYTES))
+    for number, prompt in enumerate(prompts):
+        blocks = list(range((len(prompt) - 1) // CACHE.block_tokens))
+        for block in blocks:
+            engine.memory.write(block, random.Random(number * 1000 + block).randbytes(PAGE_BYTES))
+        first, second = engine.open(prompt), engine.open(prompt)
+        engine.save(first, blocks)
+        tokens, _ = engine.lookup_soon(second)
+        engine.load(second, blocks[:tokens // CACHE.block_tokens])  # used again: worth a write
+    wait_until(lambda: agent.metric("samovar_agent_tier_held_blocks", tier="ssd") > 100,
+               "they are on the SSD", 30)
+    engine.stop()
+    assert agent.stop() == 0
+    (written,) = [path for path in ssd.iterdir() if path.is_dir()]
+    return written
+
+
+@needs_agent
+def test_what_another_model_wrote_is_a_miss(node, control, prompts):
+    """Beside this model's own, and under its name, as somebody may have copied it."""
+    engine, some = node.engines[-1], prompts[:30]
+    node.stop_agent()
+    (mine,) = [path for path in node.ssd.iterdir() if path.is_dir()]
+    written = keep_as_another_model(node, some)
+    shutil.rmtree(mine)
+    for place in (mine, node.ssd / written.name):
+        shutil.copytree(written, place)
+        place.chmod(0o700)
+    node.start_agent(CPU_SMALL_MIB, SSD_MIB)
+    node.wait_scanned()
+    reset_cache(engine)
+
+    assert node.agent.metric("samovar_agent_tier_blocks_scanned_total") == 0
+    outcome = run_load("from another model's SSD", engine, some, aborts=0)
+
+    control.check(outcome)
 
 
 @needs_agent

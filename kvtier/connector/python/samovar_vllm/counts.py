@@ -35,7 +35,7 @@ REASONS = {
 HELP = {
     REQUESTS: "Requests that the agent of the tiers was not asked about, or had no answer for, by "
               "the reason.",
-    BLOCKS: "Full blocks of prompts that were to be saved in the tiers and were not, by the reason.",
+    BLOCKS: "Full blocks of prompts that a rank was to save in the tiers and did not, by the reason.",
 }
 
 
