@@ -43,6 +43,7 @@
     {                                                                                              \
         return array[i];                                                                           \
     }
+#define COPIES   LOOKUPS
 #define REFUSALS LOOKUPS
 #include "kvtier/metrics.def"
 
@@ -79,6 +80,14 @@ static const char *found_name(size_t why)
     return ipc_found_why_name((enum ipc_found_why)why);
 }
 
+static const char *way_name(size_t way)
+{
+    static const char *const names[COPY_WAY_COUNT] = {
+        [COPY_BATCH] = "batch", [COPY_GATHER] = "gather"};
+
+    return names[way];
+}
+
 static const char *refusal_name(size_t code)
 {
     return ipc_refusal_name((enum ipc_refusal)code);
@@ -100,6 +109,9 @@ static const struct tier_row {
 #define BENEATH(kind_, name_, field_, help_)                                                       \
     {TIER_ROW(kind_, name_, help_), .label = "tier", .value_name = beneath_name,                   \
      .count = BLOCK_TIER_COUNT},
+#define COPIES(kind_, name_, array_, help_)                                                        \
+    {TIER_ROW(kind_, name_, help_), .label = "way", .value_name = way_name,                        \
+     .count = COPY_WAY_COUNT},
 #define LOOKUPS(kind_, name_, array_, help_)                                                       \
     {TIER_ROW(kind_, name_, help_), .label = "result", .value_name = found_name,                   \
      .count = IPC_FOUND_WHY_COUNT},

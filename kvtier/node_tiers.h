@@ -15,6 +15,7 @@
 #include "backends/runtime/must_check.h"
 #include "kvtier/connector/engine_layouts.h"
 #include "kvtier/connector/engine_sessions.h"
+#include "kvtier/device/cuda_device.h"
 #include "kvtier/engine_spec.h"
 #include "kvtier/options.h"
 #include "kvtier/reporter.h"
@@ -43,11 +44,13 @@ void node_tiers_prefetch(struct node_tiers *tiers, size_t worker, const struct d
 /* Of all layouts together; zeros where there are no tiers. */
 struct node_tiers_stats {
     struct engine_sessions_stats engines;
+    struct cuda_device_stats gpus; /* zeros where there is no driver */
 #define NODE_TIERS_COUNTER(field) uint64_t field;
     TIER_STORE_COUNTERS(NODE_TIERS_COUNTER)
 #undef NODE_TIERS_COUNTER
     uint32_t layout_count;
     uint32_t ssd_writable_count; /* layouts whose SSD takes writes */
+    int ssd_status;              /* why another's does not: -errno */
     uint32_t scanning_count;     /* layouts that are still being found on the SSD */
     uint64_t refaults, closed;   /* as struct thrash_guard_stats */
     uint32_t closed_count;       /* layouts that let in next to nothing */

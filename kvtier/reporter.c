@@ -48,7 +48,7 @@ enum {
     REPLAY_IDLE_MS = 2000,
     REPLAY_COOLDOWN_MS = 100,
     RENEW_MS = 30000, /* an engine that was too busy to answer is asked again for all it keeps */
-    RATE_CHANGE_DIVISOR = 8,
+    RATE_CHANGE_DIVISOR = 16,
     ENGINE_ANCHOR_COUNT = 4096,   /* requests under way, and some more */
     QUEUED_BYTES_MAX = 256 << 20, /* of messages: a replay of 10,000 batches is some 40 MiB */
 };
@@ -294,6 +294,13 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
 }
 
 /* ---- the tiers beneath the engine, and its connector ---- */
+
+uint32_t reporter_allow_token_blocks(struct reporter *reporter, uint32_t count)
+{
+    if (count > reporter->alignment.config.token_nodes_max)
+        (void)!alignment_allow_tokens(&reporter->alignment, count); /* or as many as before */
+    return reporter->alignment.config.token_nodes_max;
+}
 
 void reporter_take_block(struct reporter *reporter, const struct reporter_block *block)
 {

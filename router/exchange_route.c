@@ -326,6 +326,7 @@ static void note_choice(struct exchange *exchange, uint32_t choice)
     record->cpu_tokens = known->step.cpu_tokens;
     record->ssd_tokens = known->step.ssd_tokens;
     record->move_ms = terms->move_ms;
+    record->prefill_ms = terms->prefill_ms;
 }
 
 /* What was matched: where it lies, and how it is known. */

@@ -108,6 +108,7 @@ static void write_line(const struct request_record *record, uint64_t now_us)
         log_u64(is_moved ? "matched_cpu_tokens" : NULL, (uint64_t)record->cpu_tokens),
         log_u64(is_moved ? "matched_ssd_tokens" : NULL, (uint64_t)record->ssd_tokens),
         log_decimal(is_moved ? "move_ms" : NULL, record->move_ms),
+        log_decimal(record->prefill_ms > 0 ? "prefill_ms" : NULL, record->prefill_ms),
         log_u64(record->has_cached ? "cached_tokens" : NULL, record->cached_tokens),
         log_u64(has_usage ? "prompt_tokens" : NULL, record->prompt_tokens),
         log_u64(has_usage ? "completion_tokens" : NULL, record->completion_tokens),

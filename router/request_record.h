@@ -58,6 +58,7 @@ struct request_record {
     double cpu_tokens;     /* of them, to be brought from CPU memory */
     double ssd_tokens;     /* of them, to be brought from SSD */
     double move_ms;        /* that this is predicted to take */
+    double prefill_ms;     /* that computing the rest is; 0: its policy does not predict */
     bool has_usage;
     bool has_cached;
     bool is_done_missing; /* the stream was whole but for its API's last event */

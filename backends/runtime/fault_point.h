@@ -13,18 +13,21 @@
 
 /* row(constant, name): in the order in which a block comes to them. */
 #define FAULT_POINT_ROWS(row)                                                                      \
-    row(FAULT_SAVE_COPIED, "save-copied")           /* payload in CPU memory, no header */         \
-        row(FAULT_SAVE_SEALED, "save-sealed")       /* header made, not in the index */            \
-        row(FAULT_SAVE_INDEXED, "save-indexed")     /* in the index, nobody told */                \
-        row(FAULT_SAVE_REPORTED, "save-reported")   /* told, engine not answered */                \
-        row(FAULT_DEMOTE_PAYLOAD, "demote-payload") /* payload on the SSD, header not */           \
-        row(FAULT_DEMOTE_HEADER, "demote-header")   /* header written, not in the index */         \
+    row(FAULT_SAVE_COPIED, "save-copied")         /* payload in CPU memory, no header */           \
+        row(FAULT_SAVE_SEALED, "save-sealed")     /* header made, not in the index */              \
+        row(FAULT_SAVE_INDEXED, "save-indexed")   /* in the index, nobody told */                  \
+        row(FAULT_SAVE_REPORTED, "save-reported") /* told, engine not answered */                  \
+        row(FAULT_DEMOTE_WRITTEN,                                                                  \
+            "demote-written")                     /* header and payload on the SSD, not listed */  \
+        row(FAULT_DEMOTE_LISTED, "demote-listed") /* listed, not in the index */                   \
         row(FAULT_DEMOTE_INDEXED, "demote-indexed") /* in the index, nobody told */                \
         row(FAULT_WITHDRAW_TOLD, "withdraw-told")   /* told that it goes, still in the index */    \
         row(FAULT_WITHDRAW_INDEX, "withdraw-index") /* out of the index, slot not free */          \
         row(FAULT_HOLD_TAKEN, "hold-taken")         /* lease taken, engine not answered */         \
         row(FAULT_LOAD_MIDWAY, "load-midway")       /* some pages in the engine, others not */     \
-        row(FAULT_LOAD_DONE, "load-done")           /* all pages there, engine not answered */
+        row(FAULT_LOAD_DONE, "load-done")           /* all pages there, engine not answered */     \
+        row(FAULT_CLEAR_TOLD, "clear-told")         /* all withdrawn, on the SSD as before */      \
+        row(FAULT_CLEAR_DURABLE, "clear-durable")   /* a restart finds none, engine not answered */
 
 #define FAULT_POINT_CONSTANT(constant, name) constant,
 enum fault_point { FAULT_POINT_ROWS(FAULT_POINT_CONSTANT) FAULT_POINT_COUNT };

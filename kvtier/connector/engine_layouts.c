@@ -14,7 +14,8 @@
  * DESIGN
  *
  * The fingerprint is made of what the engine says of its model and of how its pages are cut:
- * where in the engine's memory they lie may differ, as pages are copied segment by segment.
+ * where in the engine's memory they lie may differ, as pages are copied segment by segment. Which
+ * rank has which part is in it too: the same bytes cut for two ranks and for four are other pages.
  *
  * A model that is no longer served would keep its share of the tiers for good, and one that took
  * its place on the node would get none. So the place of a layout without engines is taken when
@@ -24,7 +25,7 @@
 /* New blocks of one question to the guard; a request of more asks for its first. */
 enum { ASKED_COUNT_MAX = 1024, GUARD_WINDOW_MS = 60000 };
 
-enum { FIELD_MODEL = 1, FIELD_BLOCK_TOKENS, FIELD_PAGE_BYTES, FIELD_SEGMENT_BYTES };
+enum { FIELD_MODEL = 1, FIELD_BLOCK_TOKENS, FIELD_PAGE_BYTES, FIELD_SEGMENT_BYTES, FIELD_RANKS };
 
 void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_config config)
 {
@@ -34,6 +35,12 @@ void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_c
     list_init(&layouts->all);
 }
 
+static void add_part(struct digest *digest, const struct page_layout *part)
+{
+    for (size_t i = 0; i < part->segment_count; i++)
+        digest_field_u64(digest, FIELD_SEGMENT_BYTES, part->segments[i].bytes);
+}
+
 static uint64_t fingerprint_of(const uint8_t *secret, const struct engine_layout_spec *spec)
 {
     struct digest digest;
@@ -41,9 +48,14 @@ static uint64_t fingerprint_of(const uint8_t *secret, const struct engine_layout
     digest_begin(&digest, secret, DIGEST_LAYOUT);
     digest_field(&digest, FIELD_MODEL, spec->model.ptr, spec->model.len);
     digest_field_u64(&digest, FIELD_BLOCK_TOKENS, spec->block_tokens);
-    digest_field_u64(&digest, FIELD_PAGE_BYTES, spec->pages->page_bytes);
-    for (size_t i = 0; i < spec->pages->segment_count; i++)
-        digest_field_u64(&digest, FIELD_SEGMENT_BYTES, spec->pages->segments[i].bytes);
+    digest_field_u64(&digest, FIELD_PAGE_BYTES, spec->page_bytes);
+    if (spec->rank_count > 1) /* else as ever: what lies on an SSD is found again */
+        digest_field_u64(&digest, FIELD_RANKS, spec->rank_count);
+    for (size_t rank = 0; rank < spec->rank_count; rank++) {
+        if (spec->rank_count > 1)
+            digest_field_u64(&digest, FIELD_PAGE_BYTES, spec->ranks[rank]->layout->page_bytes);
+        add_part(&digest, spec->ranks[rank]->layout);
+    }
     return digest_end(&digest);
 }
 
@@ -162,7 +174,7 @@ static int create(struct engine_layouts *layouts, const struct engine_layout_spe
     layout->layouts = layouts;
     layout->fingerprint = fingerprint_of(layouts->config.secret, spec);
     layout->block_tokens = spec->block_tokens;
-    layout->page_bytes = spec->pages->page_bytes;
+    layout->page_bytes = spec->page_bytes;
     config = share_of(layout);
     config.ctx = layout;
     status = tier_store_create(config, &layout->store, why);
@@ -257,10 +269,10 @@ void engine_layout_preempted(struct engine_layout *layout)
         thrash_guard_preempted(layout->guard, 1, now_ms_of(layout));
 }
 
-void engine_layout_clear(struct engine_layout *layout)
+void engine_layout_clear(struct engine_layout *layout, struct tier_clear *clear)
 {
     layout->is_clearing = true;
-    tier_store_clear(layout->store);
+    tier_store_clear(layout->store, clear);
     layout->is_clearing = false;
 }
 

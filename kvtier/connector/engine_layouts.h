@@ -15,7 +15,7 @@
 #include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
-#include "kvtier/device/page_layout.h"
+#include "kvtier/device/device.h"
 #include "kvtier/tiers/thrash_guard.h"
 #include "kvtier/tiers/tier_store.h"
 
@@ -59,7 +59,9 @@ struct engine_layouts {
 struct engine_layout_spec {
     struct slice model; /* as the engine says it */
     uint32_t block_tokens;
-    const struct page_layout *pages; /* checked */
+    uint32_t page_bytes; /* of all ranks together */
+    size_t rank_count;
+    struct engine_memory *const *ranks; /* their parts of a page, in their order */
 };
 
 void engine_layouts_init(struct engine_layouts *layouts, struct engine_layouts_config config);
@@ -85,8 +87,8 @@ size_t engine_layout_admit(struct engine_layout *layout, const struct block_key 
 void engine_layout_hit(struct engine_layout *layout, size_t count);
 void engine_layout_preempted(struct engine_layout *layout);
 
-/* Nothing that its engines have saved is true any more. */
-void engine_layout_clear(struct engine_layout *layout);
+/* Nothing that its engines have saved is true any more; see tier_store_clear(). */
+void engine_layout_clear(struct engine_layout *layout, struct tier_clear *clear);
 
 /* No layout may be in use. on_closed once, perhaps before this returns. */
 void engine_layouts_close(struct engine_layouts *layouts, void (*on_closed)(void *ctx), void *ctx);

@@ -20,7 +20,8 @@
  * may still lie unread: therefore the scheduler is read first whenever its worker wants something.
  *
  * A worker's connection is not closed while a load or a save of it is under way: an engine that
- * reads end of file takes its pages for its own again. Until then it is ENDING, and not heard.
+ * reads end of file takes its pages for its own again. Until then it is ENDING, and not heard. A
+ * load or save of several ranks is of each of their connections.
  */
 
 enum {
@@ -85,7 +86,7 @@ void engine_session_leave(struct engine_session *session)
 
     if (--session->use_count > 0)
         return;
-    assert(session->scheduler == NULL && session->worker == NULL);
+    assert(session->scheduler == NULL && session->present_count == 0);
     engine_requests_release(&session->requests);
     list_remove(&session->sessions->all, &session->in_all);
     free(session);
@@ -113,22 +114,11 @@ static void end_scheduler(struct engine_session *session)
 {
     struct engine_request *request;
 
+    engine_session_stop_reset(session);
     session->scheduler = NULL;
     session->scheduler_count++;
     while ((request = engine_requests_oldest(&session->requests)) != NULL)
         engine_session_close_request(session, request);
-}
-
-/* Copies that are under way have the memory still. */
-static void end_worker(struct engine_session *session)
-{
-    struct engine_sessions *sessions = session->sessions;
-
-    session->worker = NULL;
-    engine_memory_unref(&session->memory);
-    engine_layout_return(&session->layout);
-    sessions->stats.engine_count--;
-    sessions->callbacks->on_gone(sessions->ctx, session, session->worker_index);
 }
 
 void engine_conn_end(struct engine_conn *conn)
@@ -145,7 +135,7 @@ void engine_conn_end(struct engine_conn *conn)
     else if (before == ENGINE_CONN_SCHEDULER)
         end_scheduler(session);
     else
-        end_worker(session);
+        engine_session_drop_rank(session, conn);
     close_conn(conn);
 }
 
@@ -154,7 +144,6 @@ void engine_conn_end_job(struct engine_conn *conn)
     assert(conn->job_count > 0);
 
     conn->job_count--;
-    conn->sessions->stats.job_count--;
     if (conn->state == ENGINE_CONN_ENDING)
         close_conn(conn);
 }
@@ -263,6 +252,7 @@ static void on_open(void *ctx, struct ipc_conn *ipc)
                                  .state = ENGINE_CONN_NEW,
                                  .since_ms = io_loop_now_ms(sessions->config.io)};
     list_node_init(&conn->in_strangers);
+    tier_clear_init(&conn->clear, engine_conn_reset_done);
     list_append(&sessions->strangers, &conn->in_strangers);
     ipc_conn_set_data(ipc, conn);
 }
@@ -343,6 +333,8 @@ int engine_sessions_create(struct engine_sessions_config config,
     uv_timer_init(&config.io->loop, &sessions->sweep);
     sessions->sweep.data = sessions;
     uv_timer_start(&sessions->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+    uv_timer_init(&config.io->loop, &sessions->deadline);
+    sessions->deadline.data = sessions;
     *created = sessions;
     return 0;
 }
@@ -361,6 +353,12 @@ struct engine_sessions_stats engine_sessions_stats(const struct engine_sessions 
     struct engine_sessions_stats stats = sessions->stats;
 
     stats.server = ipc_server_stats(sessions->server);
+    for (const struct list_node *node = sessions->all.head.next; node != &sessions->all.head;
+         node = node->next) {
+        const struct engine_session *session = container_of(node, struct engine_session, in_all);
+
+        stats.partial_count += session->present_count > 0 && session->layout == NULL;
+    }
     return stats;
 }
 
@@ -375,6 +373,13 @@ static void on_sweep_closed(uv_handle_t *handle)
         on_closed(ctx);
 }
 
+static void on_deadline_closed(uv_handle_t *handle)
+{
+    struct engine_sessions *sessions = handle->data;
+
+    uv_close((uv_handle_t *)&sessions->sweep, on_sweep_closed);
+}
+
 /* The last connection has gone, and with it the last session. */
 static void on_server_closed(void *ctx)
 {
@@ -382,7 +387,7 @@ static void on_server_closed(void *ctx)
 
     assert(sessions->all.count == 0 && sessions->strangers.count == 0);
 
-    uv_close((uv_handle_t *)&sessions->sweep, on_sweep_closed);
+    uv_close((uv_handle_t *)&sessions->deadline, on_deadline_closed);
 }
 
 static void end_all(struct engine_sessions *sessions)
@@ -398,8 +403,10 @@ static void end_all(struct engine_sessions *sessions)
         session->use_count++; /* it outlives the end of its conns here */
         if (session->scheduler != NULL)
             engine_conn_end(session->scheduler);
-        if (session->worker != NULL)
-            engine_conn_end(session->worker);
+        for (uint32_t rank = 0; rank < session->rank_count; rank++) {
+            if (session->ranks[rank].conn != NULL)
+                engine_conn_end(session->ranks[rank].conn);
+        }
         next = node->next;
         engine_session_leave(session);
     }

@@ -54,7 +54,7 @@ enum { IPC_FOUND_WHY_COUNT = IPC_FOUND_NO_ROOM + 1, IPC_REFUSAL_COUNT = IPC_REFU
 
 /* row(field): counters, from the start on. */
 #define ENGINE_SESSIONS_COUNTERS(row)                                                              \
-    row(registered_total)            /* times that an engine's worker came */                      \
+    row(registered_total)            /* times that an engine's memory was there, of all ranks */   \
         row(requests_total)          /* opened */                                                  \
         row(requests_refused_total)  /* not taken in: too many, or too long */                     \
         row(anchors_total)           /* prompts that became whole */                               \
@@ -63,6 +63,7 @@ enum { IPC_FOUND_WHY_COUNT = IPC_FOUND_NO_ROOM + 1, IPC_REFUSAL_COUNT = IPC_REFU
         row(load_jobs_refused_total) /* of these, that were not begun */                           \
         row(save_jobs_total) row(save_jobs_refused_total) row(save_discarded_total)                \
             row(turned_away_blocks_total)   /* of saves, for the guard's sake */                   \
+        row(ungathered_jobs_total)          /* LOADs and SAVEs that not all ranks had said */      \
         row(turns_total) row(turn_us_total) /* loads of which the engine's part is known */
 
 #define ENGINE_SESSIONS_COUNTER(field) uint64_t field;
@@ -70,7 +71,8 @@ struct engine_sessions_stats {
     ENGINE_SESSIONS_COUNTERS(ENGINE_SESSIONS_COUNTER)
     uint64_t lookups_total[IPC_FOUND_WHY_COUNT];
     uint64_t refused_total[IPC_REFUSAL_COUNT];
-    uint32_t engine_count;  /* with a worker registered, now */
+    uint32_t engine_count;  /* whose memory is here, of all ranks, now */
+    uint32_t partial_count; /* of whose ranks some are here, and not all */
     uint32_t request_count; /* open now */
     uint32_t job_count;     /* loads and saves under way */
     struct ipc_server_stats server;

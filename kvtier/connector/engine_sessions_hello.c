@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/runtime/log.h"
+#include "hashing/checksum.h"
 #include "kvtier/connector/engine_sessions_parts.h"
 
 /*
@@ -14,14 +15,15 @@
  *
  * Everything that a HELLO says is looked at before anything of it is kept: a refusal leaves what
  * was there before. An engine that comes again before its last connection was seen to end takes
- * its place: engine_id is drawn by the engine, nobody else says it by accident.
+ * its place: engine_id is drawn by the engine, nobody else says it by accident. With several ranks
+ * somebody may: a rank that is told to two processes. While the one lives the other is refused,
+ * else they would take the place from each other for ever.
  */
 
 enum {
     BLOCK_TOKENS_MAX = 4096,
     KEY_COUNT_MAX = 1 << 21, /* of one engine: prompts of 32 million tokens in all, 48 MiB */
     SAVE_MS = 1000,
-    WHY_BYTES = 512,
 };
 
 /* ---- which session ---- */
@@ -54,6 +56,8 @@ static struct engine_session *create_session(struct engine_sessions *sessions,
     session->sessions = sessions;
     session->worker_index = worker_index;
     session->block_tokens = hello->block_tokens;
+    session->rank_count = hello->rank_count;
+    engine_gathers_init(&session->gathers, hello->rank_count);
     memcpy(session->engine_id, hello->engine_id, IPC_ID_BYTES);
     engine_requests_init(&session->requests,
                          (struct engine_requests_config){
@@ -123,6 +127,15 @@ static const char *read_memory(struct engine_sessions *sessions, const struct ip
     return page_layout_check(pages, why) < 0 ? why : NULL;
 }
 
+static void log_rank(const struct engine_session *session, const struct ipc_hello *hello,
+                     const struct engine_memory *memory)
+{
+    LOG(LOG_INFO, "engine_rank", log_u64("rank", hello->rank),
+        log_u64("rank_count", hello->rank_count), log_u64("present", session->present_count),
+        log_text("device", memory->device->ops->name),
+        log_u64("part_bytes", memory->layout->page_bytes));
+}
+
 static void log_registered(const struct engine_session *session, const struct ipc_hello *hello)
 {
     char layout[sizeof "0123456789abcdef"];
@@ -130,20 +143,36 @@ static void log_registered(const struct engine_session *session, const struct ip
     snprintf(layout, sizeof layout, "%016" PRIx64, session->layout->fingerprint);
     LOG(LOG_INFO, "engine_registered", log_slice("engine", hello->version),
         log_slice("model", hello->model), log_text("layout", layout),
-        log_text("device", session->memory->device->ops->name),
-        log_u64("blocks", hello->block_count), log_u64("block_tokens", hello->block_tokens),
+        log_text("device", session->ranks[0].memory->device->ops->name),
+        log_u64("ranks", session->rank_count), log_u64("blocks", hello->block_count),
+        log_u64("block_tokens", hello->block_tokens),
         log_u64("page_bytes", session->layout->page_bytes));
 }
 
-/* The layout and the memory, or a refusal. */
-static bool acquire_memory(struct engine_conn *conn, const struct ipc_hello *hello,
-                           struct engine_layout **layout, struct engine_memory **memory)
+/* Whether the rank is one of this engine's: NULL, or why not. */
+static const char *rank_fault(const struct engine_session *session, const struct ipc_hello *hello,
+                              enum ipc_refusal *code)
+{
+    const struct engine_conn *before = session->ranks[hello->rank].conn;
+
+    *code = IPC_REFUSED_RANKS;
+    if (session->rank_count > 1 && before != NULL && ipc_conn_is_open(before->ipc))
+        return "another process speaks for this rank of the engine";
+    *code = IPC_REFUSED_LAYOUT;
+    if (session->present_count > (before != NULL ? 1u : 0u) &&
+        (session->block_count != hello->block_count ||
+         session->model != checksum(hello->model.ptr, hello->model.len)))
+        return "the ranks of one engine do not say the same model and number of blocks";
+    return NULL;
+}
+
+/* The rank's memory, and where it is the last one all that follows; or a refusal. */
+static bool look_at_rank(struct engine_conn *conn, struct engine_session *session,
+                         const struct ipc_hello *hello, struct engine_arrival *arrival)
 {
     struct engine_sessions *sessions = conn->sessions;
     struct device *device = sessions->config.devices[hello->device];
-    const struct engine_layout_spec spec = {hello->model, hello->block_tokens,
-                                            &sessions->from.layout};
-    char tier_why[TIER_WHY_BYTES], device_why[DEVICE_WHY_BYTES], why[WHY_BYTES];
+    char device_why[DEVICE_WHY_BYTES], why[ENGINE_WHY_BYTES];
     int status;
 
     if (device == NULL) {
@@ -151,47 +180,51 @@ static bool acquire_memory(struct engine_conn *conn, const struct ipc_hello *hel
                            "this agent cannot reach a GPU's memory: see its log for why");
         return false;
     }
-    status = engine_layouts_acquire(sessions->config.layouts, &spec, layout, tier_why);
+    status = device->ops->import(device, &sessions->from, &arrival->memory, device_why);
     if (status < 0) {
-        engine_conn_refuse(conn, status == -EBUSY ? IPC_REFUSED_BUSY : IPC_REFUSED_LAYOUT,
-                           tier_why);
+        snprintf(why, sizeof why, "the engine's memory: %s", device_why);
+        engine_conn_refuse(conn, IPC_REFUSED_LAYOUT, why);
         return false;
     }
-    status = device->ops->import(device, &sessions->from, memory, device_why);
+    status = engine_arrival_complete(session, hello, arrival, why);
     if (status == 0)
         return true;
-    snprintf(why, sizeof why, "the engine's memory: %s", device_why);
-    engine_layout_return(layout);
-    engine_conn_refuse(conn, IPC_REFUSED_LAYOUT, why);
+    engine_memory_unref(&arrival->memory);
+    engine_conn_refuse(conn, status == -EBUSY ? IPC_REFUSED_BUSY : IPC_REFUSED_LAYOUT, why);
     return false;
 }
 
 static void register_worker(struct engine_conn *conn, struct engine_session *session,
                             const struct ipc_hello *hello, const struct ipc_packet *packet)
 {
-    struct engine_sessions *sessions = conn->sessions;
-    struct engine_layout *layout = NULL;
-    struct engine_memory *memory = NULL;
+    struct engine_arrival arrival = {NULL, NULL, NULL};
+    const struct engine_memory *memory;
     char why[PAGE_LAYOUT_WHY_BYTES];
-    const char *fault = read_memory(sessions, hello, packet, why);
+    enum ipc_refusal code;
+    const char *fault = rank_fault(session, hello, &code);
 
+    if (fault == NULL)
+        fault = read_memory(conn->sessions, hello, packet, why);
     if (fault != NULL) {
-        engine_conn_refuse(conn, IPC_REFUSED_LAYOUT, fault);
+        engine_conn_refuse(conn, code, fault);
         return;
     }
-    if (!acquire_memory(conn, hello, &layout, &memory))
+    if (!look_at_rank(conn, session, hello, &arrival))
         return;
-    if (session->worker != NULL)
-        engine_conn_end(session->worker);
+    if (session->ranks[hello->rank].conn != NULL)
+        engine_conn_end(session->ranks[hello->rank].conn);
     join(conn, session, ENGINE_CONN_WORKER);
-    session->worker = conn;
-    session->layout = layout;
-    session->memory = memory;
-    sessions->stats.engine_count++;
-    sessions->stats.registered_total++;
-    log_registered(session, hello);
+    conn->rank = hello->rank;
+    session->block_count = hello->block_count;
+    session->model = checksum(hello->model.ptr, hello->model.len);
     welcome(conn);
-    sessions->callbacks->on_registered(sessions->ctx, session, session->worker_index, layout);
+    memory = arrival.memory;
+    engine_session_take_rank(session, conn, &arrival);
+    if (session->rank_count > 1)
+        log_rank(session, hello, memory);
+    if (session->layout != NULL)
+        log_registered(session, hello);
+    engine_session_reset(session);
 }
 
 static void register_scheduler(struct engine_conn *conn, struct engine_session *session,
@@ -214,8 +247,12 @@ static void register_scheduler(struct engine_conn *conn, struct engine_session *
 static enum ipc_refusal fault_of(const struct engine_session *session,
                                  const struct ipc_hello *hello, int worker_index, const char **why)
 {
-    if (hello->rank_count != 1 || hello->rank != 0) {
-        *why = "engines of several ranks (tensor or pipeline parallel) are not served yet";
+    if (hello->rank_count > RANK_COUNT_MAX || hello->rank >= hello->rank_count) {
+        *why = "an engine has 1 to 64 ranks, which are counted from 0";
+        return IPC_REFUSED_RANKS;
+    }
+    if (session != NULL && session->rank_count != hello->rank_count) {
+        *why = "the processes of one engine do not say the same number of ranks";
         return IPC_REFUSED_RANKS;
     }
     if (hello->block_tokens == 0 || hello->block_tokens > BLOCK_TOKENS_MAX) {

@@ -17,6 +17,11 @@
  * what was found, the answer is the same and costs a look into the map; a miss ends at the first
  * block that is not held, so it is looked up anew. What was held and not worth it is worth no more
  * a moment later: that answer is kept for ANSWER_MS.
+ *
+ * What a load costs a request goes from TAKE, when the engine has room for it, to the TAKE of no
+ * blocks by which the engine goes on. The load itself (LOAD to LOADED) the store learns; the rest
+ * is the engine's turn, learned here: the way to its worker, and its step that ends behind LOADED.
+ * To wait for room is no part of a load, and what it does from then on nobody tells.
  */
 
 enum { ANSWER_MS = 10 };
@@ -90,13 +95,40 @@ void engine_serve_close(struct engine_conn *conn, uint64_t number)
         engine_session_close_request(conn->session, request);
 }
 
+/* ---- RESET ---- */
+
+void engine_conn_reset_done(struct tier_clear *clear)
+{
+    struct engine_conn *conn = container_of(clear, struct engine_conn, clear);
+    struct ipc_message done = {.kind = IPC_DONE, .as.number = {conn->reset_number}};
+
+    conn->is_reset_owed = false;
+    engine_conn_answer(conn, &done);
+}
+
+void engine_session_stop_reset(struct engine_session *session)
+{
+    if (session->layout != NULL && session->scheduler != NULL)
+        tier_clear_cancel(session->layout->store, &session->scheduler->clear);
+}
+
+void engine_session_reset(struct engine_session *session)
+{
+    struct engine_conn *scheduler = session->scheduler;
+
+    if (scheduler == NULL || !scheduler->is_reset_owed || session->layout == NULL)
+        return;
+    engine_session_stop_reset(session);
+    engine_layout_clear(session->layout, &scheduler->clear);
+}
+
+/* Without its workers nobody knows which pages are meant: it is done when they have come. An engine
+ * uses nothing of ours before it has its DONE. */
 void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 {
-    struct ipc_message done = {.kind = IPC_DONE, .as.number = {number}};
-
-    if (conn->session->layout != NULL)
-        engine_layout_clear(conn->session->layout);
-    engine_conn_answer(conn, &done);
+    conn->reset_number = number;
+    conn->is_reset_owed = true;
+    engine_session_reset(conn->session);
 }
 
 /* ---- what can be loaded ---- */

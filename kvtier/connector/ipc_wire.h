@@ -7,9 +7,16 @@
  * points into what was read.
  *
  * An engine has two kinds of connection: one of its scheduler, which knows requests and their
- * tokens, and one for each worker process (rank), which has the memory. Both say the same engine_id
+ * tokens, and one for each worker process (rank), which has the memory. All say the same engine_id
  * and are served as one. Before a message of a worker is served, all that its engine's
  * scheduler has sent is read.
+ *
+ * Several ranks (tensor or pipeline parallel) have each a part of every block, and number their
+ * blocks alike. Nothing is found, loaded or saved before all of them are there. Each says every
+ * LOAD and SAVE, by the same number and with the same blocks; it is done once, when all have said
+ * it, and answered to each; what not all say in time, or one leaves out, is not done and answered
+ * as such. So an engine whose ranks compute one behind the other (pipeline) does not wait for
+ * SAVED before it has handed on what the next rank needs.
  *
  * Every message: u16 magic "SV" (0x5653), u8 version, u8 kind, u32 length in all, u64 boot; then
  * its body. boot is drawn by the agent when it starts and is in every message of it; an engine that
@@ -22,7 +29,7 @@
  *   LOOKUP     what of it could be loaded?           FOUND (within 2 ms, or it is a miss)
  *   TAKE       I have room for these: keep them      -
  *   CLOSE      it finished or was aborted            -
- *   RESET      forget all of this model's pages      DONE
+ *   RESET      forget all of this model's pages      DONE, when no restart can bring them back
  *   LOAD       fill these blocks of mine (worker)    LOADED, whenever it is done
  *   SAVE       keep these blocks of mine (worker)    SAVED; the engine waits for it
  *   PING                                             PONG
@@ -181,7 +188,7 @@ struct ipc_number {
 
 /* LOAD. u64 job, u64 request, u32 first_block, u32 block_count; u32 engine blocks. */
 struct ipc_load {
-    uint64_t job; /* not used before by this worker */
+    uint64_t job; /* not used before by this worker; of several ranks: higher than those before */
     uint64_t request;
     uint32_t first_block;
     uint32_t block_count;
@@ -236,7 +243,7 @@ enum ipc_refusal {
     IPC_REFUSED_BROKEN = 2,  /* a message that is none */
     IPC_REFUSED_WORKER = 3,  /* no engine of that name here, or which one is not said */
     IPC_REFUSED_LAYOUT = 4,  /* memory that cannot be used, or one layout too many */
-    IPC_REFUSED_RANKS = 5,   /* tensor and pipeline parallel engines: not yet */
+    IPC_REFUSED_RANKS = 5,   /* a rank that cannot be, or that another process speaks for */
     IPC_REFUSED_BUSY = 6,    /* too many engines or requests */
 };
 struct ipc_refused {

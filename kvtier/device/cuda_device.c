@@ -264,15 +264,22 @@ static int await_engine(const struct cuda_driver *driver, struct cuda_event *eve
     return result == 0 ? 0 : -EIO;
 }
 
-static enum copy_way choose_way(const struct cuda_gpu *gpu, const struct copy_lane *lane,
-                                const struct copy_job *job)
+static void count(uint64_t *counter, uint64_t number)
+{
+    __atomic_fetch_add(counter, number, __ATOMIC_RELAXED);
+}
+
+static enum copy_way choose_way(struct cuda_device *cuda, const struct cuda_gpu *gpu,
+                                const struct copy_lane *lane, const struct copy_job *job)
 {
     uint64_t pieces = (uint64_t)job->page_count * job->place->segment_count;
+    enum copy_way way = copy_table_way(&gpu->table, job->direction,
+                                       job->place->page_bytes / job->place->segment_count, pieces);
 
-    if (!copy_engine_can_gather(lane, job))
-        return COPY_BATCH;
-    return copy_table_way(&gpu->table, job->direction,
-                          job->place->page_bytes / job->place->segment_count, pieces);
+    if (way == COPY_BATCH || copy_engine_can_gather(lane, job))
+        return way;
+    count(&cuda->stats.ungathered_copies, 1);
+    return COPY_BATCH;
 }
 
 static int run_job(struct cuda_device *cuda, struct cuda_gpu *gpu, struct copy_job *job)
@@ -282,12 +289,15 @@ static int run_job(struct cuda_device *cuda, struct cuda_gpu *gpu, struct copy_j
 
     if (lane == NULL)
         return -EIO;
-    job->way = choose_way(gpu, lane, job);
+    job->way = choose_way(cuda, gpu, lane, job);
     status = copy_engine_run(gpu->driver, lane, job);
     if (status == -ENODEV)
         __atomic_store_n(&gpu->is_lost, true, __ATOMIC_RELAXED);
-    if (status == 0)
-        __atomic_fetch_add(&cuda->stats.pages[job->way], job->page_count, __ATOMIC_RELAXED);
+    if (status == 0) {
+        count(&cuda->stats.copies[job->way], 1);
+        count(&cuda->stats.pages[job->way], job->page_count);
+        count(&cuda->stats.bytes[job->way], (uint64_t)job->page_count * job->place->page_bytes);
+    }
     cuda_gpu_return_lane(gpu, &lane);
     return status;
 }
@@ -301,7 +311,7 @@ static int try_copy(struct cuda_device *cuda, struct cuda_memory *memory, struct
     if (memory->event != NULL)
         status = await_engine(&cuda->driver, memory->event, cuda->config.engine_wait_ms_max);
     if (status == -ETIMEDOUT)
-        __atomic_fetch_add(&cuda->stats.engine_waits_expired, 1, __ATOMIC_RELAXED);
+        count(&cuda->stats.engine_waits_expired, 1);
     return status == 0 ? run_job(cuda, memory->gpu, job) : status;
 }
 
@@ -330,7 +340,7 @@ static int cuda_copy(struct device *device, struct engine_memory *memory,
     host_view_return(&job.view);
     if (status == 0)
         return 0;
-    __atomic_fetch_add(&cuda->stats.failed_copies, 1, __ATOMIC_RELAXED);
+    count(&cuda->stats.failed_copies, 1);
     return -EIO;
 }
 
@@ -348,6 +358,11 @@ static void cuda_unregister_host(struct device *device, void *bytes)
 
 /* ---- what is known ---- */
 
+static uint64_t counted(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
 struct cuda_device_stats cuda_device_stats(const struct device *device)
 {
     const struct cuda_device *cuda = const_cuda_of(device);
@@ -361,11 +376,14 @@ struct cuda_device_stats cuda_device_stats(const struct device *device)
     }
     stats.pinned_bytes = pins.pinned_bytes;
     stats.unpinned_chunks = pins.failed_chunks;
-    for (int way = 0; way < COPY_WAY_COUNT; way++)
-        stats.pages[way] = __atomic_load_n(&cuda->stats.pages[way], __ATOMIC_RELAXED);
-    stats.failed_copies = __atomic_load_n(&cuda->stats.failed_copies, __ATOMIC_RELAXED);
-    stats.engine_waits_expired =
-        __atomic_load_n(&cuda->stats.engine_waits_expired, __ATOMIC_RELAXED);
+    for (int way = 0; way < COPY_WAY_COUNT; way++) {
+        stats.copies[way] = counted(&cuda->stats.copies[way]);
+        stats.pages[way] = counted(&cuda->stats.pages[way]);
+        stats.bytes[way] = counted(&cuda->stats.bytes[way]);
+    }
+    stats.ungathered_copies = counted(&cuda->stats.ungathered_copies);
+    stats.failed_copies = counted(&cuda->stats.failed_copies);
+    stats.engine_waits_expired = counted(&cuda->stats.engine_waits_expired);
     return stats;
 }
 

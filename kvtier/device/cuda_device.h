@@ -33,8 +33,11 @@ struct cuda_device_stats {
     uint32_t lost_gpus;   /* that failed for good: the agent must be restarted to use them */
     uint32_t allocations; /* of engines, imported now */
     uint64_t pinned_bytes;
-    uint64_t unpinned_chunks; /* that the driver would not pin */
+    uint64_t unpinned_chunks;        /* that the driver would not pin */
+    uint64_t copies[COPY_WAY_COUNT]; /* that were right, the pages in them, and their bytes */
     uint64_t pages[COPY_WAY_COUNT];
+    uint64_t bytes[COPY_WAY_COUNT];
+    uint64_t ungathered_copies; /* that would be gathered, had there been memory in HBM for it */
     uint64_t failed_copies;
     uint64_t engine_waits_expired; /* of these: an engine's stream took too long */
 };

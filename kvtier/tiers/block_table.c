@@ -6,12 +6,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backends/runtime/huge_array.h"
 #include "kvtier/tiers/block_table_parts.h"
 
 /*
  * DESIGN
  *
- *   buckets[name] -> block -> block              nodes know their parents, parents count children:
+ *   buckets[name] -> block                       nodes know their parents, parents count children:
  *                      |  parent                 all that is asked of a chain (may this one go? who
  *                      v                         may go after it?) is answered by counts, and no
  *                    block                       list of children has to be kept
@@ -19,31 +20,144 @@
  * This file names blocks; block_table_places.c has their places and what keeps them there;
  * block_table_check.c looks at all of them at once.
  *
+ * Nodes that were freed are taken again last in, first out, and a chain leaves from its end: so the
+ * blocks of a prompt, which are saved in order, lie side by side. Who goes along a prompt compares
+ * the name of the block beside his last, and needs the buckets only where a prompt leaves another's
+ * path (router/residency/block_table does the same). What may not be side by side is fetched some
+ * blocks ahead: in a large table each bucket and each block is a miss.
+ *
  * Every array is taken at create, so nothing here can fail later but for want of room that its
- * owner has set. Hence buckets with links in the nodes, and not hashing/block_map, which grows.
+ * owner has set.
  *
  * A node that nothing keeps (no place, no child, no hold) is forgotten at once, except the one that
  * was added or claimed last: `fresh`, which its owner is about to place. A parent's depth is one
  * less than its child's, so parents never form a circle, whatever a slot's header says.
  */
 
-enum { PREFETCH_AHEAD = 8 };
+enum { BATCH_MIN = 4, PREFETCH_AHEAD = 8 };
 
-static uint32_t bucket_of(const struct block_table *table, struct digest_128 name)
+static bool is_named(const struct tier_block *block, struct digest_128 name)
 {
-    /* Names are keyed digests already; the factor (Knuth 6.4) is for names that are not. */
-    return (uint32_t)(name.low * 0x9e3779b97f4a7c15u >> 32) & table->bucket_mask;
+    return block->key.name.low == name.low && block->key.name.high == name.high;
 }
+
+/* ---- finding ---- */
 
 uint32_t block_table_find_name(const struct block_table *table, struct digest_128 name)
 {
-    uint32_t index = table->buckets[bucket_of(table, name)];
+    const uint32_t tag = block_tag(name.low);
+    size_t at = block_buckets_home(&table->buckets, tag);
 
-    while (index != 0 && (table->blocks[index].key.name.low != name.low ||
-                          table->blocks[index].key.name.high != name.high))
-        index = table->blocks[index].next;
-    return index;
+    for (;; at = block_buckets_after(&table->buckets, at)) {
+        const struct block_bucket *bucket = &table->buckets.at[at];
+
+        for (unsigned mask = block_bucket_with_tag(bucket, tag); mask != 0; mask &= mask - 1) {
+            const uint32_t index = bucket->entries[__builtin_ctz(mask)];
+
+            if (index != 0 && is_named(&table->blocks[index], name))
+                return index;
+        }
+        if (!block_bucket_is_full(bucket))
+            return 0;
+    }
 }
+
+uint32_t block_table_find_key(const struct block_table *table, struct block_key key)
+{
+    const uint32_t index = block_table_find_name(table, key.name);
+
+    return block_has_key(&table->blocks[index], key) ? index : 0;
+}
+
+/* Inlined by all means: gcc takes a call that only prefetches for one without effect. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+static ALWAYS_INLINE void prefetch_bucket(const struct block_table *table, struct digest_128 name)
+{
+    const uint32_t tag = block_tag(name.low);
+
+    __builtin_prefetch(&table->buckets.at[block_buckets_home(&table->buckets, tag)]);
+}
+
+/* The block that most likely has that name: the first with its tag in its home. */
+static ALWAYS_INLINE void prefetch_block(const struct block_table *table, struct digest_128 name)
+{
+    const uint32_t tag = block_tag(name.low);
+    const struct block_bucket *bucket =
+        &table->buckets.at[block_buckets_home(&table->buckets, tag)];
+    const unsigned mask = block_bucket_with_tag(bucket, tag);
+
+    __builtin_prefetch(&table->blocks[mask != 0 ? bucket->entries[__builtin_ctz(mask)] : 0]);
+}
+
+/* Blocks side by side with the last one and each other. */
+static size_t follow_beside(const struct block_table *table, const struct block_key *keys,
+                            size_t count, struct block_trail *trail, uint32_t *indices)
+{
+    size_t got = 0;
+
+    while (got < count && trail->last != 0 && trail->last < table->config.block_count_max &&
+           is_named(&table->blocks[trail->last + 1], keys[got].name)) {
+        indices[got++] = ++trail->last;
+        __builtin_prefetch(&table->blocks[trail->last] + PREFETCH_AHEAD);
+    }
+    return got;
+}
+
+size_t block_table_follow(const struct block_table *table, const struct block_key *keys,
+                          size_t count, struct block_trail *trail, uint32_t *indices)
+{
+    size_t got;
+
+    if (count > BLOCK_TRAIL_MAX)
+        count = BLOCK_TRAIL_MAX;
+    got = follow_beside(table, keys, count, trail, indices);
+    if (got > 0) {
+        trail->batch = 0;
+        return got;
+    }
+    /* A path that was left once is left again soon, or not at all: twice as far each time. */
+    trail->batch = trail->batch > 0 ? 2 * trail->batch : BATCH_MIN;
+    if (trail->batch > BLOCK_TRAIL_MAX)
+        trail->batch = BLOCK_TRAIL_MAX;
+    if (count > trail->batch)
+        count = trail->batch;
+    for (size_t i = 0; i < count; i++)
+        prefetch_bucket(table, keys[i].name);
+    for (size_t i = 0; i < count; i++)
+        prefetch_block(table, keys[i].name);
+    for (size_t i = 0; i < count; i++) {
+        indices[i] = block_table_find_name(table, keys[i].name);
+        if (indices[i] != 0)
+            trail->last = indices[i];
+    }
+    return count;
+}
+
+size_t block_table_match(const struct block_table *table, const struct block_key *keys,
+                         size_t count, uint8_t *tiers)
+{
+    struct block_trail trail = {0, 0};
+    uint32_t indices[BLOCK_TRAIL_MAX];
+    size_t matched = 0;
+
+    while (matched < count) {
+        const size_t got =
+            block_table_follow(table, keys + matched, count - matched, &trail, indices);
+
+        for (size_t i = 0; i < got; i++, matched++) {
+            const struct tier_block *block = &table->blocks[indices[i]];
+
+            if (!block_is_readable(block, keys[matched]))
+                return matched;
+            if (tiers != NULL)
+                tiers[matched] = tier_block_bits(block);
+        }
+    }
+    return matched;
+}
+
+/* ---- life ---- */
 
 static bool is_config_valid(struct block_table_config config)
 {
@@ -75,18 +189,15 @@ static int create_tier(struct block_table *table, enum block_tier tier)
 static int create_arrays(struct block_table *table)
 {
     const size_t count = (size_t)table->config.block_count_max + 1;
-    size_t bucket_count = 1;
 
-    while (bucket_count < count)
-        bucket_count *= 2;
-    table->bucket_mask = (uint32_t)(bucket_count - 1);
-    table->buckets = calloc(bucket_count, sizeof *table->buckets);
-    table->blocks = calloc(count, sizeof *table->blocks);
+    table->buckets.bucket_count = block_buckets_count_for(count);
+    table->buckets.at = huge_array_alloc(table->buckets.bucket_count, sizeof *table->buckets.at);
+    table->blocks = huge_array_alloc(count + PREFETCH_AHEAD, sizeof *table->blocks);
     table->picked_children = calloc(count, sizeof *table->picked_children);
-    if (table->buckets == NULL || table->blocks == NULL || table->picked_children == NULL)
+    if (table->buckets.at == NULL || table->blocks == NULL || table->picked_children == NULL)
         return -ENOMEM;
     for (uint32_t i = 1; i + 1 < count; i++)
-        table->blocks[i].next = i + 1;
+        table->blocks[i].parent = i + 1;
     table->free = 1;
     return eviction_heap_init(&table->released, EVICTION_PICK_MAX, 0);
 }
@@ -130,17 +241,11 @@ void block_table_destroy(struct block_table *table)
     eviction_heap_release(&table->released);
     free(table->picked_children);
     free(table->blocks);
-    free(table->buckets);
+    free(table->buckets.at);
     free(table);
 }
 
-uint32_t block_table_find_key(const struct block_table *table, struct block_key key)
-{
-    const uint32_t index = block_table_find_name(table, key.name);
-    const struct tier_block *block = &table->blocks[index];
-
-    return index != 0 && block->has_check && block->key.check == key.check ? index : 0;
-}
+/* ---- knowing ---- */
 
 const struct tier_block *block_table_at(const struct block_table *table, uint32_t index)
 {
@@ -161,12 +266,10 @@ struct tier_block *block_table_known(struct block_table *table, uint32_t index)
 static void forget(struct block_table *table, uint32_t index)
 {
     struct tier_block *block = &table->blocks[index];
-    uint32_t *link = &table->buckets[bucket_of(table, block->key.name)];
 
-    while (*link != index)
-        link = &table->blocks[*link].next;
-    *link = block->next;
-    *block = (struct tier_block){.next = table->free};
+    if (!block_buckets_remove(&table->buckets, block_tag(block->key.name.low), index))
+        abort(); /* a block that no bucket knows */
+    *block = (struct tier_block){.parent = table->free};
     table->free = index;
 }
 
@@ -196,20 +299,18 @@ static void end_fresh(struct block_table *table)
 
 static uint32_t add_node(struct block_table *table, struct digest_128 name, uint32_t depth)
 {
-    uint32_t *bucket = &table->buckets[bucket_of(table, name)];
     const uint32_t index = table->free;
     struct tier_block *block = &table->blocks[index];
 
     if (index == 0)
         return 0;
-    table->free = block->next;
+    table->free = block->parent;
     *block = (struct tier_block){
         .key.name = name,
         .depth = depth,
         .slot = {BLOCK_SLOT_NONE, BLOCK_SLOT_NONE},
-        .next = *bucket,
     };
-    *bucket = index;
+    block_buckets_add(&table->buckets, block_tag(name.low), index);
     return index;
 }
 static_assert(BLOCK_TIER_COUNT == 2, "slots of a new node");
@@ -287,35 +388,6 @@ uint32_t block_table_claim_parent(struct block_table *table, struct digest_128 n
         table->fresh = index;
     }
     return index != 0 && table->blocks[index].depth == child_depth - 1 ? index : 0;
-}
-
-/* A name's bucket, and then its block, are asked for before they are needed: in a large table both
- * miss every cache, and a prompt has hundreds of blocks. */
-static void prefetch(const struct block_table *table, const struct block_key *keys, size_t count)
-{
-    if (count > 2 * PREFETCH_AHEAD)
-        __builtin_prefetch(&table->buckets[bucket_of(table, keys[2 * PREFETCH_AHEAD].name)]);
-    if (count > PREFETCH_AHEAD)
-        __builtin_prefetch(
-            &table->blocks[table->buckets[bucket_of(table, keys[PREFETCH_AHEAD].name)]]);
-}
-
-size_t block_table_match(const struct block_table *table, const struct block_key *keys,
-                         size_t count, uint8_t *tiers)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t index;
-        uint8_t bits;
-
-        prefetch(table, keys + i, count - i);
-        index = block_table_find_key(table, keys[i]);
-        bits = index != 0 ? tier_block_bits(&table->blocks[index]) : 0;
-        if (bits == 0)
-            return i;
-        if (tiers != NULL)
-            tiers[i] = bits;
-    }
-    return count;
 }
 
 const struct block_table_stats *block_table_stats(const struct block_table *table)

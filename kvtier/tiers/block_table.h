@@ -100,6 +100,10 @@ void block_table_end_read(struct block_table *table, uint32_t index, enum block_
 void block_table_hold(struct block_table *table, uint32_t index);
 void block_table_unhold(struct block_table *table, uint32_t index);
 
+/* block_table_match() and a hold of each of those in one walk; their indices. Returns how many. */
+size_t block_table_hold_chain(struct block_table *table, const struct block_key *keys, size_t count,
+                              uint32_t *indices);
+
 /* A request used these blocks, from the first of their chain on: the policy is told of the last one
  * first, so that by recency too tails go before their prefix. A block that has come in by this
  * request is used by that: whoever saves the end of a chain calls this for what was there. */

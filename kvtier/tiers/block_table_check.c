@@ -53,21 +53,24 @@ static bool are_counts_sound(const struct block_table *table, struct tier_block 
     return true;
 }
 
-/* Each node is in one bucket or free; each slot is one block's at most; sums are what they say. */
+/* Each node is found by its name or free; each slot is one block's at most; sums are what they say.
+ */
 static bool are_sums_sound(const struct block_table *table)
 {
     uint64_t holds = 0, known = 0, found = 0, free_nodes = 0;
 
     for (uint32_t i = 1; i <= table->config.block_count_max; i++) {
-        known += block_is_known(&table->blocks[i]);
-        holds += table->blocks[i].holds;
+        const struct tier_block *block = &table->blocks[i];
+
+        holds += block->holds;
+        if (!block_is_known(block))
+            continue;
+        known++;
+        found += block_table_find_name(table, block->key.name) == i;
     }
-    for (size_t bucket = 0; bucket <= table->bucket_mask; bucket++)
-        for (uint32_t i = table->buckets[bucket]; i != 0; i = table->blocks[i].next)
-            found += block_is_known(&table->blocks[i]);
-    for (uint32_t i = table->free; i != 0; i = table->blocks[i].next)
+    for (uint32_t i = table->free; i != 0; i = table->blocks[i].parent)
         free_nodes += !block_is_known(&table->blocks[i]);
-    return holds == table->stats.holds && found == known &&
+    return holds == table->stats.holds && found == known && table->buckets.count == known &&
            known + free_nodes == table->config.block_count_max;
 }
 

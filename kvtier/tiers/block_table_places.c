@@ -75,7 +75,7 @@ static void count_in_parent(struct block_table *table, uint32_t index, enum bloc
     assert(change > 0 || above->held_children[tier] > 0);
     above->held_children[tier] += (uint32_t)change;
     if (change > 0)
-        above->is_picked[tier] = false;
+        block_set_picked(above, tier, false);
     block_table_tell(table, parent, tier, was_candidate);
 }
 
@@ -91,7 +91,7 @@ static void enter(struct block_table *table, uint32_t index, enum block_tier tie
         break;
     case BLOCK_HELD:
         table->stats.held[tier]++;
-        block->is_picked[tier] = false;
+        block_set_picked(block, tier, false);
         if (from == BLOCK_WRITING)
             eviction->on_held(table->states[tier], index);
         break;
@@ -101,12 +101,12 @@ static void enter(struct block_table *table, uint32_t index, enum block_tier tie
     case BLOCK_ABSENT:
         assert(block->readers[tier] == 0);
         if (from == BLOCK_LEAVING) {
-            eviction->on_left(table->states[tier], index, block->is_picked[tier]);
-            table->stats.evicted[tier] += block->is_picked[tier];
+            eviction->on_left(table->states[tier], index, block_is_picked(block, tier));
+            table->stats.evicted[tier] += block_is_picked(block, tier);
         }
         block_table_give_slot(table, tier, block->slot[tier]);
         block->slot[tier] = BLOCK_SLOT_NONE;
-        block->is_picked[tier] = false;
+        block_set_picked(block, tier, false);
         break;
     case BLOCK_PLACE_COUNT:
         assert(!"a count is no place");
@@ -147,7 +147,7 @@ void block_table_begin_read(struct block_table *table, uint32_t index, enum bloc
     assert(block->readers[tier] < UINT16_MAX);
 
     block->readers[tier]++;
-    block->is_picked[tier] = false;
+    block_set_picked(block, tier, false);
     block_table_tell(table, index, tier, was_candidate);
 }
 
@@ -162,44 +162,57 @@ void block_table_end_read(struct block_table *table, uint32_t index, enum block_
     block_table_tell(table, index, tier, false); /* it was read until now */
 }
 
-/* From here on as many holds as there were, and change. */
-static void change_holds(struct block_table *table, uint32_t index, int change)
-{
-    struct tier_block *block = block_table_known(table, index);
-    bool was_candidate[BLOCK_TIER_COUNT];
-
-    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
-        was_candidate[tier] = block_is_candidate(block, (enum block_tier)tier);
-    block->holds += (uint32_t)change;
-    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
-        block_table_tell(table, index, (enum block_tier)tier, was_candidate[tier]);
-}
-
 void block_table_hold(struct block_table *table, uint32_t index)
 {
     struct tier_block *block = block_table_known(table, index);
 
     assert(block->holds < UINT32_MAX);
 
-    change_holds(table, index, 1);
-    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++) {
+        if (block_is_candidate(block, (enum block_tier)tier))
+            table->config.eviction->on_needed(table->states[tier], index);
         if (block->place[tier] == BLOCK_HELD)
-            block->is_picked[tier] = false;
+            block_set_picked(block, (enum block_tier)tier, false);
+    }
+    block->holds++;
     table->stats.holds++;
+}
+
+size_t block_table_hold_chain(struct block_table *table, const struct block_key *keys, size_t count,
+                              uint32_t *indices)
+{
+    struct block_trail trail = {0, 0};
+    size_t held = 0;
+
+    while (held < count) {
+        const size_t end =
+            held + block_table_follow(table, keys + held, count - held, &trail, indices + held);
+
+        for (; held < end; held++) {
+            if (!block_is_readable(&table->blocks[indices[held]], keys[held]))
+                return held;
+            block_table_hold(table, indices[held]);
+        }
+    }
+    return held;
 }
 
 void block_table_unhold(struct block_table *table, uint32_t index)
 {
-    assert(block_table_known(table, index)->holds > 0);
+    struct tier_block *block = block_table_known(table, index);
 
-    change_holds(table, index, -1);
+    assert(block->holds > 0);
+
+    block->holds--;
     table->stats.holds--;
+    for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
+        block_table_tell(table, index, (enum block_tier)tier, false); /* it was held until now */
     block_table_let_go(table, index);
 }
 
 static void count_use(struct tier_block *block)
 {
-    block->uses += block->uses < UINT32_MAX;
+    block->uses = (uint8_t)(block->uses + (block->uses < UINT8_MAX));
 }
 
 void block_table_count_return(struct block_table *table, uint32_t index)
@@ -207,16 +220,26 @@ void block_table_count_return(struct block_table *table, uint32_t index)
     count_use(block_table_known(table, index));
 }
 
+static void use(struct block_table *table, uint32_t index, enum block_tier tier)
+{
+    const bool is_candidate = block_is_candidate(&table->blocks[index], tier);
+
+    if (is_candidate)
+        table->config.eviction->on_needed(table->states[tier], index);
+    table->config.eviction->on_used(table->states[tier], index);
+    if (is_candidate)
+        table->config.eviction->on_candidate(table->states[tier], index);
+}
+
 void block_table_use(struct block_table *table, const uint32_t *indices, size_t count)
 {
     for (size_t i = count; i > 0; i--) {
-        const uint32_t index = indices[i - 1];
-        struct tier_block *block = block_table_known(table, index);
+        struct tier_block *block = block_table_known(table, indices[i - 1]);
 
         count_use(block);
         for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
             if (block->place[tier] == BLOCK_HELD)
-                table->config.eviction->on_used(table->states[tier], index);
+                use(table, indices[i - 1], (enum block_tier)tier);
     }
 }
 
@@ -231,6 +254,13 @@ static void release_parent(struct block_table *table, uint32_t index, enum block
     if (above->place[tier] == BLOCK_HELD && above->holds == 0 && above->readers[tier] == 0)
         eviction_heap_push(&table->released, parent,
                            table->config.eviction->rank(table->states[tier], parent));
+}
+
+static bool is_top_lower(const struct eviction_heap *heap, struct eviction_rank rank)
+{
+    const struct eviction_entry top = eviction_heap_top(heap);
+
+    return eviction_rank_is_lower(eviction_entry_rank(&top), rank);
 }
 
 /* The policy's own candidates are in its order; parents of whose children all have been picked are
@@ -252,15 +282,16 @@ size_t block_table_pick(struct block_table *table, enum block_tier tier, uint32_
 
         if (is_released && next < candidate_count)
             is_released =
-                eviction_rank_is_lower(eviction_heap_top(released).rank,
-                                       eviction->rank(table->states[tier], candidates[next]));
+                is_top_lower(released, eviction->rank(table->states[tier], candidates[next]));
         victims[picked] = is_released ? eviction_heap_pop(released).index : candidates[next++];
-        table->blocks[victims[picked]].is_picked[tier] = true;
+        block_set_picked(&table->blocks[victims[picked]], tier, true);
         release_parent(table, victims[picked], tier);
         picked++;
     }
-    for (size_t i = 0; i < picked; i++)
+    for (size_t i = 0; i < picked; i++) {
         table->picked_children[table->blocks[victims[i]].parent] = 0;
+        block_table_prefetch(table, victims[i]); /* it leaves soon */
+    }
     released->count = 0;
     return picked;
 }

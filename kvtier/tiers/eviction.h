@@ -14,12 +14,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kvtier/tiers/eviction_heap.h"
+#include "kvtier/tiers/eviction_order.h"
 #include "kvtier/tiers/tier_block.h"
 
 struct eviction_state; /* of one tier, the policy's own */
-
-enum { EVICTION_PICK_MAX = 64 }; /* victims of one pick */
 
 struct eviction_config {
     const struct tier_block *blocks; /* the table's array, for keys; indices < block_count */
@@ -35,7 +33,7 @@ struct eviction_ops {
     void (*destroy)(struct eviction_state *state);
     /* The block came into the tier (HELD). */
     void (*on_held)(struct eviction_state *state, uint32_t index);
-    /* A request used it while it was HELD in the tier. */
+    /* A request used it while it was HELD in the tier, and is not told of as a candidate now. */
     void (*on_used)(struct eviction_state *state, uint32_t index);
     /* It may be evicted from now on, or may not: only candidates are in the policy's order. */
     void (*on_candidate)(struct eviction_state *state, uint32_t index);

@@ -26,7 +26,7 @@
  */
 
 enum {
-    SHADOW_SLOTS_MAX = 4096,
+    SHADOW_SLOTS_MAX = 512,
     WINDOW_SHADOWS = 8,     /* as many times the slots of a shadow */
     MARGIN_PER_WINDOW = 400 /* a lead of a 400th of what was asked for */
 };

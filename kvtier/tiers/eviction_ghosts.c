@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backends/runtime/huge_array.h"
+
 /*
  * DESIGN
  *
@@ -35,7 +37,7 @@ int eviction_ghosts_init(struct eviction_ghosts *ghosts, size_t count_min)
     while (count < count_min && count < UINT32_MAX)
         count *= 2;
     *ghosts = (struct eviction_ghosts){
-        .ghosts = calloc(count, sizeof *ghosts->ghosts),
+        .ghosts = huge_array_alloc(count, sizeof *ghosts->ghosts),
         .mask = count - 1,
     };
     return ghosts->ghosts != NULL ? 0 : -ENOMEM;

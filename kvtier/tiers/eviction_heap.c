@@ -6,19 +6,28 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backends/runtime/huge_array.h"
+
 /*
  * DESIGN
  *
- * A heap, not a list by age: a parent becomes a candidate when its last child has left, with the
- * age that it has had all along, so it goes in anywhere.
+ *   memory   [ . . . 0 | 1 2 3 4 | 5 6 7 8 | ... ]        a cache line has the children of one
  *
- * Four children a node: half the levels of a binary heap, and the children of one lie in two cache
- * lines. Ranks are kept beside the indices, so that sifting touches no block.
+ * Four children a node: half the levels of a binary heap. The first entry is the last of its line,
+ * so that those of one node, 4 i + 1 to 4 i + 4, begin one. Ranks are kept beside the indices, so
+ * that sifting touches no block.
  */
+enum { FAN = 4, LINE_OFFSET = FAN - 1 };
+static_assert(sizeof(struct eviction_entry) * FAN == 64, "children fill a cache line");
+
+static bool is_lower(struct eviction_entry a, struct eviction_entry b)
+{
+    return eviction_rank_is_lower(eviction_entry_rank(&a), eviction_entry_rank(&b));
+}
 
 static uint32_t first_child(uint32_t at)
 {
-    return at * EVICTION_HEAP_FAN + 1;
+    return at * FAN + 1;
 }
 
 static void put(struct eviction_heap *heap, uint32_t at, struct eviction_entry entry)
@@ -32,9 +41,9 @@ static void put(struct eviction_heap *heap, uint32_t at, struct eviction_entry e
 static void sift_up(struct eviction_heap *heap, uint32_t at, struct eviction_entry entry)
 {
     while (at > 0) {
-        const uint32_t above = (at - 1) / EVICTION_HEAP_FAN;
+        const uint32_t above = (at - 1) / FAN;
 
-        if (!eviction_rank_is_lower(entry.rank, heap->entries[above].rank))
+        if (!is_lower(entry, heap->entries[above]))
             break;
         put(heap, at, heap->entries[above]);
         at = above;
@@ -51,10 +60,10 @@ static void sift_down(struct eviction_heap *heap, uint32_t at, struct eviction_e
 
         if (begin >= heap->count)
             break;
-        for (uint32_t i = begin + 1; i < begin + EVICTION_HEAP_FAN && i < heap->count; i++)
-            if (eviction_rank_is_lower(heap->entries[i].rank, heap->entries[lowest].rank))
+        for (uint32_t i = begin + 1; i < begin + FAN && i < heap->count; i++)
+            if (is_lower(heap->entries[i], heap->entries[lowest]))
                 lowest = i;
-        if (!eviction_rank_is_lower(heap->entries[lowest].rank, entry.rank))
+        if (!is_lower(heap->entries[lowest], entry))
             break;
         put(heap, at, heap->entries[lowest]);
         at = lowest;
@@ -62,42 +71,39 @@ static void sift_down(struct eviction_heap *heap, uint32_t at, struct eviction_e
     put(heap, at, entry);
 }
 
-/* Puts entry where it belongs, `at` or elsewhere. */
-static void settle(struct eviction_heap *heap, uint32_t at, struct eviction_entry entry)
-{
-    if (at > 0 &&
-        eviction_rank_is_lower(entry.rank, heap->entries[(at - 1) / EVICTION_HEAP_FAN].rank))
-        sift_up(heap, at, entry);
-    else
-        sift_down(heap, at, entry);
-}
-
+/* The last one takes the place of the one at `at`, or where it belongs. */
 static void remove_at(struct eviction_heap *heap, uint32_t at)
 {
     const struct eviction_entry last = heap->entries[--heap->count];
 
     if (heap->at != NULL)
         heap->at[heap->entries[at].index] = 0;
-    if (at < heap->count)
-        settle(heap, at, last);
+    if (at == heap->count)
+        return;
+    if (at > 0 && is_lower(last, heap->entries[(at - 1) / FAN]))
+        sift_up(heap, at, last);
+    else
+        sift_down(heap, at, last);
 }
 
 int eviction_heap_init(struct eviction_heap *heap, uint32_t count_max, uint32_t index_count)
 {
     *heap = (struct eviction_heap){.count_max = count_max};
-    heap->entries = calloc(count_max, sizeof *heap->entries);
+    heap->memory = huge_array_alloc((size_t)count_max + LINE_OFFSET, sizeof *heap->entries);
     if (index_count > 0)
-        heap->at = calloc(index_count, sizeof *heap->at);
-    if (heap->entries == NULL || (index_count > 0 && heap->at == NULL)) {
+        heap->at = huge_array_alloc(index_count, sizeof *heap->at);
+    if (heap->memory == NULL || (index_count > 0 && heap->at == NULL)) {
         eviction_heap_release(heap);
         return -ENOMEM;
     }
+    heap->entries = heap->memory;
+    heap->entries += LINE_OFFSET;
     return 0;
 }
 
 void eviction_heap_release(struct eviction_heap *heap)
 {
-    free(heap->entries);
+    free(heap->memory);
     free(heap->at);
     *heap = (struct eviction_heap){.entries = NULL};
 }
@@ -107,7 +113,7 @@ void eviction_heap_push(struct eviction_heap *heap, uint32_t index, struct evict
     assert(heap->count < heap->count_max);
     assert(heap->at == NULL || heap->at[index] == 0);
 
-    sift_up(heap, heap->count++, (struct eviction_entry){rank, index});
+    sift_up(heap, heap->count++, (struct eviction_entry){rank.major, rank.minor, index});
 }
 
 struct eviction_entry eviction_heap_top(const struct eviction_heap *heap)
@@ -132,40 +138,9 @@ bool eviction_heap_has(const struct eviction_heap *heap, uint32_t index)
     return heap->at[index] != 0;
 }
 
-void eviction_heap_move(struct eviction_heap *heap, uint32_t index, struct eviction_rank rank)
-{
-    assert(eviction_heap_has(heap, index));
-
-    settle(heap, heap->at[index] - 1, (struct eviction_entry){rank, index});
-}
-
 void eviction_heap_remove(struct eviction_heap *heap, uint32_t index)
 {
     assert(eviction_heap_has(heap, index));
 
     remove_at(heap, heap->at[index] - 1);
-}
-
-/* The next lowest is the lowest of the children of those that were taken: scratch holds these, by
- * their places. */
-size_t eviction_heap_first(const struct eviction_heap *heap, struct eviction_heap *scratch,
-                           uint32_t *indices, size_t count)
-{
-    size_t taken = 0;
-
-    assert(scratch->at == NULL);
-    assert(scratch->count_max >= count * EVICTION_HEAP_FAN);
-
-    scratch->count = 0;
-    if (heap->count > 0 && count > 0)
-        eviction_heap_push(scratch, 0, heap->entries[0].rank);
-    while (taken < count && scratch->count > 0) {
-        const uint32_t at = eviction_heap_pop(scratch).index;
-        const uint32_t begin = first_child(at);
-
-        indices[taken++] = heap->entries[at].index;
-        for (uint32_t i = begin; i < begin + EVICTION_HEAP_FAN && i < heap->count; i++)
-            eviction_heap_push(scratch, i, heap->entries[i].rank);
-    }
-    return taken;
 }

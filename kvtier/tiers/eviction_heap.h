@@ -2,7 +2,7 @@
 
 /*
  * eviction_heap: indices in the order of their ranks: the lowest is known at once, any can be taken
- * out or moved. Pure; one thread at a time.
+ * out. Pure; one thread at a time.
  */
 #ifndef KVTIER_TIERS_EVICTION_HEAP_H
 #define KVTIER_TIERS_EVICTION_HEAP_H
@@ -17,11 +17,14 @@
  * the nearer to its end is never the higher after a use of both. */
 struct eviction_rank {
     uint64_t major;
-    uint64_t minor;
+    uint32_t minor;
 };
 
+/* A rank and whose it is, without the four bytes that a struct in it would leave empty: four
+ * entries are a cache line. */
 struct eviction_entry {
-    struct eviction_rank rank;
+    uint64_t major;
+    uint32_t minor;
     uint32_t index;
 };
 
@@ -30,6 +33,7 @@ struct eviction_heap {
     uint32_t *at; /* by index: 1 + where in entries, 0: not there; NULL: an index is not found */
     uint32_t count;
     uint32_t count_max;
+    void *memory; /* that entries lie in */
 };
 
 static inline bool eviction_rank_is_lower(struct eviction_rank a, struct eviction_rank b)
@@ -37,8 +41,13 @@ static inline bool eviction_rank_is_lower(struct eviction_rank a, struct evictio
     return a.major != b.major ? a.major < b.major : a.minor < b.minor;
 }
 
+static inline struct eviction_rank eviction_entry_rank(const struct eviction_entry *entry)
+{
+    return (struct eviction_rank){entry->major, entry->minor};
+}
+
 /* Room for count_max. index_count: indices are below it, and can be found; 0: any index, but then
- * has, move and remove may not be called. -ENOMEM. */
+ * has and remove may not be called. -ENOMEM. */
 MUST_CHECK int eviction_heap_init(struct eviction_heap *heap, uint32_t count_max,
                                   uint32_t index_count);
 void eviction_heap_release(struct eviction_heap *heap);
@@ -51,13 +60,6 @@ struct eviction_entry eviction_heap_top(const struct eviction_heap *heap);
 struct eviction_entry eviction_heap_pop(struct eviction_heap *heap);
 
 bool eviction_heap_has(const struct eviction_heap *heap, uint32_t index);
-void eviction_heap_move(struct eviction_heap *heap, uint32_t index, struct eviction_rank rank);
 void eviction_heap_remove(struct eviction_heap *heap, uint32_t index);
-
-/* The count lowest or all, lowest first. Returns how many. scratch: a heap without indices that has
- * room for EVICTION_HEAP_FAN * count; what is in it is lost. */
-enum { EVICTION_HEAP_FAN = 4 };
-size_t eviction_heap_first(const struct eviction_heap *heap, struct eviction_heap *scratch,
-                           uint32_t *indices, size_t count);
 
 #endif

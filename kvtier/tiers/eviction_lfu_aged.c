@@ -5,8 +5,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "backends/runtime/huge_array.h"
 #include "kvtier/tiers/eviction_ghosts.h"
-#include "kvtier/tiers/eviction_heap.h"
 
 /*
  * DESIGN
@@ -25,15 +25,18 @@
 
 enum { GHOSTS_PER_SLOT = 4 };
 
+/* The priority, then the number of its last touch, over both parts of a rank: 40 and 56 bits. */
+enum { TOUCH_HIGH_BITS = 24 };
+
 struct used {
-    uint64_t priority;
-    uint64_t touched; /* the number of its last touch */
-    uint32_t count;   /* of all uses that are known; saturating */
+    uint64_t major;
+    uint32_t minor;
+    uint32_t count; /* of all uses that are known; saturating */
 };
+static_assert(sizeof(struct used) == 16, "four to a cache line");
 
 struct eviction_state {
-    struct eviction_heap order;   /* candidates, by priority, then by the last touch */
-    struct eviction_heap scratch; /* of pick */
+    struct eviction_order order; /* candidates, by priority, then by the last touch */
     struct eviction_ghosts ghosts;
     const struct tier_block *blocks;
     struct used *used; /* by index */
@@ -45,8 +48,7 @@ static void destroy(struct eviction_state *state)
 {
     if (state == NULL)
         return;
-    eviction_heap_release(&state->order);
-    eviction_heap_release(&state->scratch);
+    eviction_order_release(&state->order);
     eviction_ghosts_release(&state->ghosts);
     free(state->used);
     free(state);
@@ -59,10 +61,9 @@ static struct eviction_state *create(struct eviction_config config)
     if (state == NULL)
         return NULL;
     state->blocks = config.blocks;
-    state->used = calloc(config.block_count, sizeof *state->used);
+    state->used = huge_array_alloc(config.block_count, sizeof *state->used);
     if (state->used == NULL ||
-        eviction_heap_init(&state->order, config.slot_count, config.block_count) < 0 ||
-        eviction_heap_init(&state->scratch, EVICTION_PICK_MAX * EVICTION_HEAP_FAN, 0) < 0 ||
+        eviction_order_init(&state->order, config.slot_count, config.block_count) < 0 ||
         eviction_ghosts_init(&state->ghosts, (size_t)config.slot_count * GHOSTS_PER_SLOT) < 0) {
         destroy(state);
         return NULL;
@@ -72,18 +73,17 @@ static struct eviction_state *create(struct eviction_config config)
 
 static struct eviction_rank rank(const struct eviction_state *state, uint32_t index)
 {
-    return (struct eviction_rank){state->used[index].priority, state->used[index].touched};
+    return (struct eviction_rank){state->used[index].major, state->used[index].minor};
 }
 
 static void on_used(struct eviction_state *state, uint32_t index)
 {
     struct used *used = &state->used[index];
 
+    state->touch_count++;
     used->count += used->count < UINT32_MAX;
-    used->priority = used->count + state->age;
-    used->touched = ++state->touch_count;
-    if (eviction_heap_has(&state->order, index))
-        eviction_heap_move(&state->order, index, rank(state, index));
+    used->major = (used->count + state->age) << TOUCH_HIGH_BITS | state->touch_count >> 32;
+    used->minor = (uint32_t)state->touch_count;
 }
 
 static void on_held(struct eviction_state *state, uint32_t index)
@@ -95,27 +95,27 @@ static void on_held(struct eviction_state *state, uint32_t index)
 
 static void on_candidate(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_push(&state->order, index, rank(state, index));
+    eviction_order_add(&state->order, index, rank(state, index));
 }
 
 static void on_needed(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_remove(&state->order, index);
+    eviction_order_remove(&state->order, index);
 }
 
 static void on_left(struct eviction_state *state, uint32_t index, bool was_evicted)
 {
-    assert(!eviction_heap_has(&state->order, index));
+    const uint64_t priority = state->used[index].major >> TOUCH_HIGH_BITS;
 
     eviction_ghosts_put(&state->ghosts, state->blocks[index].key.name.low,
                         state->used[index].count);
-    if (was_evicted && state->used[index].priority > state->age)
-        state->age = state->used[index].priority;
+    if (was_evicted && priority > state->age)
+        state->age = priority;
 }
 
 static size_t pick(struct eviction_state *state, uint32_t *victims, size_t count)
 {
-    return eviction_heap_first(&state->order, &state->scratch, victims, count);
+    return eviction_order_first(&state->order, victims, count);
 }
 
 const struct eviction_ops eviction_lfu_aged = {

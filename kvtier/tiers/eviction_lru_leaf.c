@@ -2,10 +2,9 @@
 
 #include "kvtier/tiers/eviction.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
-#include "kvtier/tiers/eviction_heap.h"
+#include "backends/runtime/huge_array.h"
 
 /*
  * DESIGN
@@ -15,9 +14,8 @@
  */
 
 struct eviction_state {
-    struct eviction_heap order;   /* candidates, by the last touch */
-    struct eviction_heap scratch; /* of pick */
-    uint64_t *touched;            /* by index */
+    struct eviction_order order; /* candidates, by the last touch */
+    uint64_t *touched;           /* by index */
     uint64_t touch_count;
 };
 
@@ -25,8 +23,7 @@ static void destroy(struct eviction_state *state)
 {
     if (state == NULL)
         return;
-    eviction_heap_release(&state->order);
-    eviction_heap_release(&state->scratch);
+    eviction_order_release(&state->order);
     free(state->touched);
     free(state);
 }
@@ -37,10 +34,9 @@ static struct eviction_state *create(struct eviction_config config)
 
     if (state == NULL)
         return NULL;
-    state->touched = calloc(config.block_count, sizeof *state->touched);
+    state->touched = huge_array_alloc(config.block_count, sizeof *state->touched);
     if (state->touched == NULL ||
-        eviction_heap_init(&state->order, config.slot_count, config.block_count) < 0 ||
-        eviction_heap_init(&state->scratch, EVICTION_PICK_MAX * EVICTION_HEAP_FAN, 0) < 0) {
+        eviction_order_init(&state->order, config.slot_count, config.block_count) < 0) {
         destroy(state);
         return NULL;
     }
@@ -55,29 +51,28 @@ static struct eviction_rank rank(const struct eviction_state *state, uint32_t in
 static void touch(struct eviction_state *state, uint32_t index)
 {
     state->touched[index] = ++state->touch_count;
-    if (eviction_heap_has(&state->order, index))
-        eviction_heap_move(&state->order, index, rank(state, index));
 }
 
 static void on_candidate(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_push(&state->order, index, rank(state, index));
+    eviction_order_add(&state->order, index, rank(state, index));
 }
 
 static void on_needed(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_remove(&state->order, index);
+    eviction_order_remove(&state->order, index);
 }
 
 static void on_left(struct eviction_state *state, uint32_t index, bool was_evicted)
 {
+    (void)state;
+    (void)index;
     (void)was_evicted;
-    assert(!eviction_heap_has(&state->order, index));
 }
 
 static size_t pick(struct eviction_state *state, uint32_t *victims, size_t count)
 {
-    return eviction_heap_first(&state->order, &state->scratch, victims, count);
+    return eviction_order_first(&state->order, victims, count);
 }
 
 const struct eviction_ops eviction_lru_leaf = {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
+#include "hashing/block_buckets.h"
 #include "kvtier/tiers/tier_block.h"
 
 struct eviction_ops;
@@ -19,9 +20,8 @@ struct eviction_state;
 struct eviction_shadow {
     const struct eviction_ops *policy;
     struct eviction_state *state;
-    struct tier_block *blocks; /* [slot_count + 1]; only key and next are used */
-    uint32_t *buckets;
-    uint32_t bucket_mask;
+    struct tier_block *blocks;    /* [slot_count + 1]; only key is used */
+    struct block_buckets buckets; /* by name.low */
     uint32_t slot_count;
     uint32_t count;
 };

@@ -2,9 +2,8 @@
 
 /*
  * slot_header: what stands before the payload of a slot and says which block it is of, so that
- * bytes of another block, layout or time are never taken for it. Written after the payload; a slot
- * whose header is not whole is empty. Little-endian, of a fixed size: headers outlive processes.
- * Pure; any thread.
+ * bytes of another block, layout or era are never taken for it. A slot whose header is not whole is
+ * empty. Little-endian, of a fixed size: headers outlive processes. Pure; any thread.
  */
 #ifndef KVTIER_TIERS_SLOT_HEADER_H
 #define KVTIER_TIERS_SLOT_HEADER_H
@@ -14,7 +13,7 @@
 #include "backends/runtime/must_check.h"
 #include "kvtier/tiers/block_key.h"
 
-enum { SLOT_HEADER_BYTES = 112, SLOT_HEADER_VERSION = 1 };
+enum { SLOT_HEADER_BYTES = 112, SLOT_HEADER_VERSION = 2 };
 
 struct slot_header {
     uint64_t layout; /* fingerprint of the pages' */
@@ -23,8 +22,7 @@ struct slot_header {
     uint32_t depth;
     uint32_t payload_len;
     uint64_t payload_checksum; /* hashing/checksum; 0 where the tier trusts its memory */
-    uint64_t sequence;         /* of its writing: of two slots with one key the newer counts */
-    uint64_t epoch;            /* the life of the process that wrote it */
+    uint64_t era;              /* from one clear to the next; 0: the slots do not outlive us */
 };
 
 void slot_header_write(const struct slot_header *header, uint8_t bytes[SLOT_HEADER_BYTES]);
@@ -32,7 +30,7 @@ void slot_header_write(const struct slot_header *header, uint8_t bytes[SLOT_HEAD
 /* Bytes of any origin. -EBADMSG: not a header of this version, or not whole; the slot is empty. */
 MUST_CHECK int slot_header_read(struct slot_header *header, const uint8_t bytes[SLOT_HEADER_BYTES]);
 
-/* The same, and -EBADMSG too where layout, key or payload_len is not that of expected. */
+/* The same, and -EBADMSG too where layout, era, key or payload_len is not that of expected. */
 MUST_CHECK int slot_header_expect(struct slot_header *header,
                                   const uint8_t bytes[SLOT_HEADER_BYTES],
                                   const struct slot_header *expected);

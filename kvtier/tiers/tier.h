@@ -6,9 +6,10 @@
  * says the block_table. Its calls block; they run on a mover's threads, any number at once, for
  * different slots (or readers of one).
  *
- * A slot is a header (slot_header.h) and a payload of page_bytes. Writing a slot: the header is
- * made invalid, the payload written, the header written last; a crash at any point leaves a slot
- * that reads as empty. Reading one: length, identity and checksum must be what is expected, or it
+ * A slot is a header (slot_header.h) and a payload of page_bytes. Where slots outlive the process
+ * there are lists of what is in them (slot_list.h). Writing a slot: it is taken off its list,
+ * header and payload are written, it is listed last; a crash at any point leaves a slot that is not
+ * found, or whole. Reading one: length, identity, era and checksum must be what is expected, or it
  * is -EBADMSG: a miss, never other bytes.
  */
 #ifndef KVTIER_TIERS_TIER_H
@@ -40,7 +41,8 @@ struct tier_transfer {
     uint32_t depth;           /* of a write */
     void *payload; /* room for tier_stride_bytes(page_bytes), aligned to TIER_ALIGN_BYTES;
                     * written from, read into: what is behind page_bytes too */
-    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO, -ENOSPC */
+    int status;    /* out: 0, -EBADMSG (not what was expected), -EIO; of a write also -ENOSPC,
+                    * -EROFS, -EMFILE (no descriptor for another file) */
 };
 
 enum { TIER_ALIGN_BYTES = 4096 };
@@ -65,12 +67,16 @@ struct tier_ops {
     void (*invalidate)(struct tier *tier, uint32_t slot);
     void (*seal)(struct tier *tier, const struct tier_transfer *transfer);
     int (*verify)(struct tier *tier, const struct tier_transfer *transfer);
-    /* Empties slots for good (their headers), so that a restart does not find them. */
+    /* Empties slots, so that a restart does not find them. */
     void (*erase)(struct tier *tier, const uint32_t *slots, size_t count);
-    /* Only where slots outlive the process: what is in slots [first, first + count). Reads headers
-     * alone: payloads are verified when they are loaded. found has room for count. Returns how many
+    /* Only where slots outlive the process: what is in slots [first, first + count). Reads lists
+     * alone: slots are verified when they are loaded. found has room for count. Returns how many
      * were found; -EIO. NULL: nothing outlives. */
     int (*scan)(struct tier *tier, uint32_t first, uint32_t count, struct tier_slot_found *found);
+    /* Only with scan(): no slot holds anything any more, nor what is being written now; a restart
+     * knows that too, whatever ends this process, from when it returns 0. -EIO: a restart may not,
+     * until another call returns 0 or a write succeeds. */
+    int (*clear)(struct tier *tier);
     void (*destroy)(struct tier *tier);
 };
 
@@ -98,12 +104,13 @@ void tier_cpu_arena(const struct tier *tier, void **arena, size_t *arena_bytes);
 
 /*
  * Files of slots in a directory of its layout's own below dir: made 0700, and refused (-EPERM)
- * where it is a link, another user's, or open to others; -EBUSY: another tier uses this layout's;
- * -ENOSPC: no room for one page; always with a sentence in why. bytes: a hard quota over this
+ * where it is a link, another user's, or open to others, or (-EROFS, -EACCES) cannot be written;
+ * -EBUSY: another tier uses this layout's; -ENOSPC: no room for one page; -EMFILE; always with a
+ * sentence in why. bytes: a hard quota over this
  * layout's files and all else that is below dir, but for layouts that other tiers use: they have a
  * quota of their own. Layouts that nobody uses keep their files until room is needed; files of
  * other names are left alone, and counted. Never takes the last reserve_bytes of the file system.
- * -ENOSPC and -EIO on a write are told to the caller, who decides. O_DIRECT where the file system
+ * What a write failed for is told to the caller, who decides. O_DIRECT where the file system
  * has it, io_uring where the kernel lets us, else threads; tier_ssd_way() says which, for the log.
  */
 struct block_io;
@@ -122,6 +129,8 @@ struct tier_ssd_config {
 };
 MUST_CHECK int tier_ssd_create(struct tier_ssd_config config, struct tier **tier,
                                char why[TIER_WHY_BYTES]);
+/* What to do about a failure: a sentence. */
+const char *tier_ssd_advice(int status);
 const char *
 tier_ssd_way(const struct tier *tier); /* "io_uring O_DIRECT", "threads buffered", ... */
 

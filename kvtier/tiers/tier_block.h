@@ -7,6 +7,7 @@
 #ifndef KVTIER_TIERS_TIER_BLOCK_H
 #define KVTIER_TIERS_TIER_BLOCK_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,22 +30,24 @@ enum block_tier { BLOCK_TIER_CPU, BLOCK_TIER_SSD, BLOCK_TIER_COUNT };
 enum block_place { BLOCK_ABSENT, BLOCK_WRITING, BLOCK_HELD, BLOCK_LEAVING, BLOCK_PLACE_COUNT };
 
 /* A block; parent is an index, 0: none. A node without a place in any tier exists only as long as
- * something follows it or someone holds it. (Not struct block: hashing/block_chain.h has that.) */
+ * something follows it or someone holds it. A cache line: who asks for a prompt reads one for each
+ * of its blocks. (Not struct block: hashing/block_chain.h has that.) */
 struct tier_block {
     struct block_key key; /* of a node made by block_table_claim_parent(): the name alone */
     uint32_t parent;      /* 0: first of a chain, or its parent could not be had */
     uint32_t child_count; /* blocks that follow it */
     uint32_t depth;       /* blocks before it in the chain, as whoever stored it said */
     uint32_t holds;       /* leases: it may not leave what it is in, see block_table_hold() */
-    uint32_t uses;        /* by requests, as long as it is known; saturating */
-    uint32_t next;        /* the table's own: in its bucket, or among the free nodes */
-    uint32_t slot[BLOCK_TIER_COUNT];          /* BLOCK_SLOT_NONE where it has no place */
     uint32_t held_children[BLOCK_TIER_COUNT]; /* of those that follow: HELD or WRITING there */
+    uint32_t slot[BLOCK_TIER_COUNT];          /* BLOCK_SLOT_NONE where it has no place */
     uint16_t readers[BLOCK_TIER_COUNT];       /* moves that read the slot now */
     uint8_t place[BLOCK_TIER_COUNT];          /* enum block_place */
-    bool is_picked[BLOCK_TIER_COUNT];         /* block_table_pick() gave it; until that is void */
-    bool has_check;                           /* false: only its name is known, nothing is held */
+    uint8_t uses;                             /* by requests, as long as it is known; saturating */
+    uint8_t picked : 2; /* tiers (bits) of which block_table_pick() gave it; until that is void */
+    bool has_check : 1; /* false: only its name is known, nothing is held */
 };
+static_assert(sizeof(struct tier_block) == 64, "a cache line");
+static_assert(BLOCK_TIER_COUNT == 2, "bits of picked");
 
 /* In which tiers it can be read: bits 1 << enum block_tier. */
 static inline uint8_t tier_block_bits(const struct tier_block *block)

@@ -43,7 +43,6 @@ struct tier_cpu {
     size_t stride;
     uint8_t (*headers)[SLOT_HEADER_BYTES];
     bool has_checksum;
-    atomic_uint_fast64_t sequence;
     pthread_t prefaulter;
     bool is_prefaulting; /* there is such a thread */
     atomic_bool is_stopping;
@@ -81,7 +80,6 @@ static void seal(struct tier *tier, const struct tier_transfer *transfer)
             .depth = transfer->depth,
             .payload_len = tier->page_bytes,
             .payload_checksum = cpu->has_checksum ? checksum(bytes, tier->page_bytes) : 0,
-            .sequence = atomic_fetch_add(&cpu->sequence, 1),
         },
         cpu->headers[transfer->slot]);
 }

@@ -2,6 +2,8 @@
 
 #include "kvtier/tiers/tier_ssd_dir.h"
 
+#include "kvtier/tiers/tier_ssd_era.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,6 +21,7 @@
  *   DIR/                          0700, ours; locked only while somebody looks around or opens
  *   DIR/layout-<fingerprint>/     0700, ours; locked by the tier that uses it, for its life
  *   DIR/layout-<...>/slots-00000  0600, ours: slot files
+ *   DIR/layout-<...>/era          0600, ours: which slots count
  *
  * Locks are flock()s of the directories themselves: they end with the process, however it ends, and
  * need no file. Whether a layout is in use is asked by trying its lock, which would make somebody
@@ -67,6 +70,43 @@ static int refuse(const char *path, int status, const char *reason, char why[TIE
     return status;
 }
 
+const char *tier_ssd_advice(int status)
+{
+    switch (-status) {
+    case EACCES:
+    case EPERM:
+        return "let the agent's user write there, or name another directory with --ssd-dir";
+    case ENOENT:
+    case ENOTDIR:
+        return "make the directory that it lies in, or name another with --ssd-dir";
+    case EROFS:
+        return "mount the file system for writing, or name another with --ssd-dir";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return "make room on the file system, or lower --ssd-bytes";
+    case EMFILE:
+    case ENFILE:
+        return "raise the limit of open files (LimitNOFILE= of the service, ulimit -n)";
+    case EIO:
+        return "see the kernel's log (dmesg): the disk may be failing";
+    default:
+        return "see the system's documentation of this error, or name another with --ssd-dir";
+    }
+}
+
+bool ssd_is_want_of_descriptors(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM;
+}
+
+int ssd_refuse_errno(const char *path, const char *what, int status, char why[TIER_WHY_BYTES])
+{
+    snprintf(why, TIER_WHY_BYTES, "%.100s: %s: %s: %s", path, what, strerror(-status),
+             tier_ssd_advice(status));
+    return status;
+}
+
 /* Opens name below at, made if it is missing, if it is a directory of ours alone. */
 static int open_private(int at, const char *name, const char *path, char why[TIER_WHY_BYTES])
 {
@@ -74,12 +114,12 @@ static int open_private(int at, const char *name, const char *path, char why[TIE
     int fd;
 
     if (mkdirat(at, name, S_IRWXU) < 0 && errno != EEXIST)
-        return refuse(path, -errno, strerror(errno), why);
+        return ssd_refuse_errno(path, "cannot be made", -errno, why);
     fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
         return refuse(path, -EPERM, "is a link or no directory: name the directory itself", why);
     if (fd < 0)
-        return refuse(path, -errno, strerror(errno), why);
+        return ssd_refuse_errno(path, "cannot be opened", -errno, why);
     if (fstat(fd, &stat) < 0 || stat.st_uid != geteuid()) {
         close(fd);
         return refuse(path, -EPERM, "belongs to another user than the agent runs as: chown it",
@@ -112,6 +152,8 @@ static int open_layout(struct ssd_dir *dir, const char *path, char why[TIER_WHY_
         return refuse(path, -EBUSY,
                       "another agent keeps pages of this layout here: give each its own directory",
                       why);
+    if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
+        return ssd_refuse_errno(path, "cannot be written", -errno, why);
     (void)futimens(dir->fd, NULL);
     return 0;
 }
@@ -142,7 +184,7 @@ int ssd_dir_open(struct ssd_dir *dir, const char *path, uint64_t layout, char wh
         return status < 0 ? status : dir->root_fd;
     status = lock(dir->root_fd, LOCK_EX);
     if (status < 0)
-        (void)refuse(path, status, strerror(-status), why);
+        (void)ssd_refuse_errno(path, "cannot be locked", status, why);
     else
         status = open_layout(dir, path, why);
     (void)lock(dir->root_fd, LOCK_UN);
@@ -161,6 +203,12 @@ void ssd_dir_close(struct ssd_dir *dir)
 }
 
 /* ---- looking around ---- */
+
+bool ssd_is_ours_alone(const struct stat *stat)
+{
+    return S_ISREG(stat->st_mode) && stat->st_uid == geteuid() && stat->st_nlink == 1 &&
+           (stat->st_mode & (S_IRWXG | S_IRWXO)) == 0;
+}
 
 DIR *ssd_dir_list(int fd)
 {
@@ -190,8 +238,8 @@ static int open_below(int at, const char *name)
 
 static uint64_t bytes_of_entry(int at, const char *name, unsigned depth);
 
-/* Of all that is in the directory, but its slot files where those are counted elsewhere. */
-static uint64_t bytes_below(int fd, bool has_slot_files_apart, unsigned depth)
+/* Of all that is in the directory, but what is a tier's own where that is counted elsewhere. */
+static uint64_t bytes_below(int fd, bool has_own_apart, unsigned depth)
 {
     DIR *stream = ssd_dir_list(fd);
     uint64_t bytes = 0;
@@ -201,7 +249,7 @@ static uint64_t bytes_below(int fd, bool has_slot_files_apart, unsigned depth)
     if (stream == NULL)
         return 0;
     while ((name = next_name(stream)) != NULL)
-        if (!has_slot_files_apart || !ssd_slot_file_number(name, &number))
+        if (!has_own_apart || !(ssd_slot_file_number(name, &number) || ssd_era_is_name(name)))
             bytes += bytes_of_entry(fd, name, depth);
     (void)closedir(stream);
     return bytes;
@@ -264,7 +312,7 @@ int ssd_dir_usage(const struct ssd_dir *dir, struct ssd_usage *usage)
 
     *usage = (struct ssd_usage){0};
     if (status == 0 && stream == NULL)
-        status = -EIO;
+        status = -errno;
     while (stream != NULL && (name = next_name(stream)) != NULL)
         add_usage(dir, name, usage);
     if (stream != NULL)

@@ -25,14 +25,15 @@ struct ssd_dir {
     char name[SSD_NAME_BYTES];
 };
 
-/* What is below the directory, the tier's own slot files and layouts that others use apart: those
- * have their own quota. */
+/* What is below the directory, the tier's own slot files, the file of its era and layouts that
+ * others use apart: those have their own quota. */
 struct ssd_usage {
     uint64_t kept_bytes;   /* of files that we know nothing of: left alone, counted */
     uint64_t unused_bytes; /* of layouts that nobody uses: they go when room is needed */
 };
 
-/* Makes what is missing. -EPERM: a link, another user's, or open to others; -EBUSY: another tier
+/* Makes what is missing. -EPERM: a link, another user's, or open to others; -EROFS, -EACCES: it
+ * cannot be written, and so not be cleared; -EBUSY: another tier
  * has this layout's; else -errno; always with a sentence in why. */
 MUST_CHECK int ssd_dir_open(struct ssd_dir *dir, const char *path, uint64_t layout,
                             char why[TIER_WHY_BYTES]);
@@ -49,11 +50,20 @@ MUST_CHECK int ssd_dir_free_bytes(const struct ssd_dir *dir, uint64_t *bytes);
  * read. */
 DIR *ssd_dir_list(int fd);
 
+/* A plain file of this user's that has no second name and nobody else may open. */
+bool ssd_is_ours_alone(const struct stat *stat);
+
 /* What a file takes of the disk. */
 static inline uint64_t ssd_stat_bytes(const struct stat *stat)
 {
     return (uint64_t)stat->st_blocks * 512; /* its unit, whatever the file system's is */
 }
+
+/* Whether errno says that this process or the system has no more of them, and nothing of a file. */
+bool ssd_is_want_of_descriptors(int error);
+
+/* "PATH: WHAT: the system's reason: what to do", and the status. */
+int ssd_refuse_errno(const char *path, const char *what, int status, char why[TIER_WHY_BYTES]);
 
 /* Slot files by number: their names, and whether name is one. */
 void ssd_slot_file_name(uint32_t number, char name[SSD_NAME_BYTES]);

@@ -2,7 +2,9 @@
 
 #include "kvtier/tiers/tier_ssd_files.h"
 
+#include "kvtier/tiers/slot_list.h"
 #include "kvtier/tiers/tier_ssd_dir.h"
+#include "kvtier/tiers/tier_ssd_era.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -19,11 +21,12 @@
 /*
  * DESIGN
  *
- *   slots-00000  | header | payload | header | payload | ...     8 GiB at most
- *   slots-00001  | header | ...                                  the last is shorter
+ *   slots-00000  | list | header | payload | header | payload | ... | list | header | ...
+ *   slots-00001  | list | header | ...                           8 GiB at most, the last is shorter
  *
  * Where a slot lies depends on its number and the size of a page alone, so that a quota that is
- * changed cuts or lengthens the end and moves nothing. Header and payload of a slot lie side by
+ * changed cuts or lengthens the end and moves nothing. Therefore a list (slot_list.h) stands before
+ * its own slots instead of with the others at the front. Header and payload of a slot lie side by
  * side: a load is one transfer. Files are few and large, as each costs two descriptors.
  *
  * The number of slots is settled at the start: what the quota leaves beside files we know nothing
@@ -43,6 +46,7 @@ enum { BOOKKEEPING_PART = 1024, FILE_COUNT_MAX = 100000 };
 struct ssd_file {
     atomic_int fd; /* -1: not there; set last, when all else is */
     int direct_fd;
+    uint64_t found_bytes; /* that an earlier life left; behind them are zeros */
 };
 
 struct ssd_files {
@@ -63,33 +67,79 @@ static uint64_t less(uint64_t from, uint64_t what)
     return from > what ? from - what : 0;
 }
 
+/* ---- where ---- */
+
+static_assert((int)SLOT_LIST_BYTES == (int)TIER_ALIGN_BYTES, "a list is a sector");
+
+static uint64_t lists_for(uint64_t slots)
+{
+    return (slots + SLOT_LIST_SLOTS - 1) / SLOT_LIST_SLOTS;
+}
+
+/* What so many slots take, from the beginning of a file on, with their lists. */
+static uint64_t bytes_of_slots(uint64_t slots, uint64_t slot_bytes)
+{
+    return lists_for(slots) * SLOT_LIST_BYTES + slots * slot_bytes;
+}
+
+/* How many go into so many bytes. */
+static uint64_t slots_in_bytes(uint64_t bytes, uint64_t slot_bytes)
+{
+    const uint64_t group_bytes = bytes_of_slots(SLOT_LIST_SLOTS, slot_bytes);
+
+    return bytes / group_bytes * SLOT_LIST_SLOTS +
+           less(bytes % group_bytes, SLOT_LIST_BYTES) / slot_bytes;
+}
+
 static uint64_t file_bytes(const struct ssd_files *files, uint32_t number)
 {
     uint32_t left = files->slot_count - number * files->slots_per_file;
 
-    return (left < files->slots_per_file ? left : files->slots_per_file) * files->slot_bytes;
+    return bytes_of_slots(left < files->slots_per_file ? left : files->slots_per_file,
+                          files->slot_bytes);
 }
 
 static uint32_t slots_per_file(uint64_t bytes, uint64_t slot_bytes)
 {
-    uint64_t count = bytes / slot_bytes;
+    uint64_t count = slots_in_bytes(bytes, slot_bytes);
 
     if (count == 0)
         count = 1;
     return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
-/* ---- one file ---- */
-
-static bool is_ours_alone(int fd, const struct stat *stat)
+/* In all files. */
+static uint64_t slots_in_room(const struct ssd_files *files, uint64_t bytes)
 {
-    return fd >= 0 && S_ISREG(stat->st_mode) && stat->st_uid == geteuid() && stat->st_nlink == 1 &&
-           (stat->st_mode & (S_IRWXG | S_IRWXO)) == 0;
+    const uint64_t full_bytes = bytes_of_slots(files->slots_per_file, files->slot_bytes);
+
+    return bytes / full_bytes * files->slots_per_file +
+           slots_in_bytes(bytes % full_bytes, files->slot_bytes);
 }
 
-static bool is_no_room(int error)
+static uint32_t lists_per_file(const struct ssd_files *files)
 {
-    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+    return (uint32_t)lists_for(files->slots_per_file);
+}
+
+/* ---- one file ---- */
+
+int ssd_write_status(int status)
+{
+    switch (status) {
+    case 0:
+    case -EROFS:
+    case -EMFILE:
+        return status;
+    case -ENFILE:
+        return -EMFILE;
+    case -ENOSPC:
+    case -EDQUOT:
+    case -EFBIG:
+        return -ENOSPC;
+    default:
+        return -EIO;
+    }
 }
 
 /* From the bytes that are there to all of them; where nothing can be allocated ahead, a hole. */
@@ -97,25 +147,26 @@ static int lengthen(int fd, uint64_t from, uint64_t to)
 {
     if (fallocate(fd, 0, (off_t)from, (off_t)(to - from)) == 0)
         return 0;
-    if (is_no_room(errno))
+    if (ssd_write_status(-errno) == -ENOSPC)
         return -ENOSPC;
-    if (ftruncate(fd, (off_t)to) == 0)
-        return 0;
-    return is_no_room(errno) ? -ENOSPC : -EIO;
+    return ftruncate(fd, (off_t)to) == 0 ? 0 : -errno;
 }
 
-static void put_in_place(struct ssd_files *files, uint32_t number, const char *name, int fd)
+static int put_in_place(struct ssd_files *files, uint32_t number, const char *name, int fd)
 {
     struct ssd_file *file = &files->files[number];
 
     file->direct_fd = -1;
     if (files->is_direct)
         file->direct_fd = openat(files->dir.fd, name, O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+    if (files->is_direct && file->direct_fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     atomic_store_explicit(&file->fd, fd, memory_order_release);
+    return 0;
 }
 
-/* One that an earlier life left, if it is good. */
-static void open_file(struct ssd_files *files, uint32_t number)
+/* One that an earlier life left, if it is good; else it goes. -errno: nobody can tell. */
+static int open_file(struct ssd_files *files, uint32_t number)
 {
     uint64_t bytes = file_bytes(files, number);
     char name[SSD_NAME_BYTES];
@@ -125,10 +176,12 @@ static void open_file(struct ssd_files *files, uint32_t number)
     ssd_slot_file_name(number, name);
     fd = openat(files->dir.fd, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
-        return;
+        return 0;
+    if (fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     if (fd >= 0 && fstat(fd, &stat) < 0)
         status = -errno;
-    if (status == 0 && is_ours_alone(fd, &stat)) {
+    if (status == 0 && fd >= 0 && ssd_is_ours_alone(&stat)) {
         if ((uint64_t)stat.st_size > bytes)
             status = ftruncate(fd, (off_t)bytes) < 0 ? -errno : 0;
         else if ((uint64_t)stat.st_size < bytes)
@@ -137,12 +190,16 @@ static void open_file(struct ssd_files *files, uint32_t number)
         status = -EPERM;
     }
     if (status == 0) {
-        put_in_place(files, number, name, fd);
-        return;
+        files->files[number].found_bytes = (uint64_t)stat.st_size;
+        status = put_in_place(files, number, name, fd);
+        if (status < 0)
+            close(fd);
+        return status;
     }
     if (fd >= 0)
         close(fd);
     (void)unlinkat(files->dir.fd, name, 0);
+    return 0;
 }
 
 static int create_file(struct ssd_files *files, uint32_t number)
@@ -155,12 +212,12 @@ static int create_file(struct ssd_files *files, uint32_t number)
     (void)unlinkat(files->dir.fd, name, 0); /* of our name, but not found good */
     fd = openat(files->dir.fd, name, flags, S_IRUSR | S_IWUSR);
     if (fd < 0)
-        return is_no_room(errno) ? -ENOSPC : -EIO;
+        return -errno;
     status = lengthen(fd, 0, file_bytes(files, number));
-    if (status == 0) {
-        put_in_place(files, number, name, fd);
+    if (status == 0)
+        status = put_in_place(files, number, name, fd);
+    if (status == 0)
         return 0;
-    }
     close(fd);
     (void)unlinkat(files->dir.fd, name, 0);
     return status;
@@ -188,8 +245,8 @@ static int check_room(const struct ssd_files *files, uint64_t bytes)
     if (status == 0)
         status = ssd_dir_free_bytes(&files->dir, &free_bytes);
     if (status < 0)
-        return -EIO;
-    return made_bytes(files) + usage.kept_bytes + usage.unused_bytes + bytes <=
+        return status;
+    return SSD_ERA_FILE_BYTES + made_bytes(files) + usage.kept_bytes + usage.unused_bytes + bytes <=
                        files->quota_bytes &&
                    free_bytes >= bytes + files->reserve_bytes
                ? 0
@@ -245,13 +302,12 @@ static int settle_slot_count(struct ssd_files *files, const char *path, char why
     if (status == 0)
         status = ssd_dir_free_bytes(&files->dir, &free_bytes);
     if (status < 0) {
-        snprintf(why, TIER_WHY_BYTES, "%.150s: cannot be looked into", path);
-        return status;
+        return ssd_refuse_errno(path, "cannot be looked into", status, why);
     }
     quota = less(files->quota_bytes, usage.kept_bytes);
     room = less(free_bytes + bytes_there(files) + usage.unused_bytes, files->reserve_bytes);
     room = room < quota ? room : quota;
-    count = (room - room / BOOKKEEPING_PART) / files->slot_bytes;
+    count = slots_in_room(files, less(room - room / BOOKKEEPING_PART, SSD_ERA_FILE_BYTES));
     if (count == 0) {
         snprintf(why, TIER_WHY_BYTES,
                  "%.100s: no room for one page: quota %" PRIu64 " bytes, of which %" PRIu64
@@ -282,20 +338,29 @@ static void remove_beyond(const struct ssd_files *files)
         (void)closedir(stream);
 }
 
-/* By a file that is made for it and gone again. */
-static bool has_direct(const struct ssd_files *files)
+/* By a file that is made for it and gone again: 0 or 1; -errno: nobody can tell. */
+static int has_direct(const struct ssd_files *files)
 {
     const int flags = O_RDWR | O_CREAT | O_DIRECT | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(files->dir.fd, "direct", flags, S_IRUSR | S_IWUSR);
 
+    if (fd < 0 && ssd_is_want_of_descriptors(errno))
+        return -errno;
     if (fd >= 0)
         close(fd);
     (void)unlinkat(files->dir.fd, "direct", 0);
     return fd >= 0;
 }
 
-static int open_all(struct ssd_files *files)
+static int open_all(struct ssd_files *files, const struct tier_ssd_config *config,
+                    char why[TIER_WHY_BYTES])
 {
+    int status = config->may_use_direct ? has_direct(files) : 0;
+
+    files->is_direct = status > 0;
+    if (status < 0)
+        return ssd_refuse_errno(config->dir, "cannot be tried", status, why);
+    status = 0;
     files->file_count = (uint32_t)(((uint64_t)files->slot_count + files->slots_per_file - 1) /
                                    files->slots_per_file);
     assert(files->file_count <= FILE_COUNT_MAX);
@@ -305,9 +370,11 @@ static int open_all(struct ssd_files *files)
     for (uint32_t i = 0; i < files->file_count; i++)
         atomic_init(&files->files[i].fd, -1);
     remove_beyond(files);
-    for (uint32_t i = 0; i < files->file_count; i++)
-        open_file(files, i);
-    return 0;
+    for (uint32_t i = 0; status == 0 && i < files->file_count; i++)
+        status = open_file(files, i);
+    return status < 0
+               ? ssd_refuse_errno(config->dir, "its slot files cannot be opened", status, why)
+               : 0;
 }
 
 int ssd_files_open(const struct tier_ssd_config *config, struct ssd_files **opened,
@@ -328,10 +395,8 @@ int ssd_files_open(const struct tier_ssd_config *config, struct ssd_files **open
     status = ssd_dir_open(&files->dir, config->dir, config->layout, why);
     if (status == 0)
         status = settle_slot_count(files, config->dir, why);
-    if (status == 0) {
-        files->is_direct = config->may_use_direct && has_direct(files);
-        status = open_all(files);
-    }
+    if (status == 0)
+        status = open_all(files, config, why);
     if (status < 0)
         ssd_files_close(&files);
     *opened = files;
@@ -351,6 +416,7 @@ bool ssd_files_are_direct(const struct ssd_files *files)
 bool ssd_files_find(const struct ssd_files *files, uint32_t slot, struct ssd_place *place)
 {
     const struct ssd_file *file;
+    uint32_t in_file;
 
     assert(slot < files->slot_count);
 
@@ -359,8 +425,59 @@ bool ssd_files_find(const struct ssd_files *files, uint32_t slot, struct ssd_pla
     if (place->fd < 0)
         return false;
     place->direct_fd = file->direct_fd;
-    place->offset = slot % files->slots_per_file * files->slot_bytes;
+    in_file = slot % files->slots_per_file;
+    place->offset = bytes_of_slots(in_file + UINT64_C(1), files->slot_bytes) - files->slot_bytes;
     return true;
+}
+
+uint32_t ssd_files_list_of(const struct ssd_files *files, uint32_t slot, unsigned *at)
+{
+    const uint32_t in_file = slot % files->slots_per_file;
+
+    assert(slot < files->slot_count);
+
+    *at = in_file % SLOT_LIST_SLOTS;
+    return slot / files->slots_per_file * lists_per_file(files) + in_file / SLOT_LIST_SLOTS;
+}
+
+uint32_t ssd_files_list_slot(const struct ssd_files *files, uint32_t list, unsigned at)
+{
+    const uint64_t in_file = (uint64_t)(list % lists_per_file(files)) * SLOT_LIST_SLOTS + at;
+    const uint64_t slot =
+        (uint64_t)(list / lists_per_file(files)) * files->slots_per_file + in_file;
+
+    return in_file < files->slots_per_file && slot < files->slot_count ? (uint32_t)slot
+                                                                       : UINT32_MAX;
+}
+
+bool ssd_files_is_cut(const struct ssd_files *files, uint32_t slot)
+{
+    const uint32_t in_file = slot % files->slots_per_file;
+
+    return bytes_of_slots(in_file + UINT64_C(1), files->slot_bytes) >
+           files->files[slot / files->slots_per_file].found_bytes;
+}
+
+uint32_t ssd_files_list_count(const struct ssd_files *files)
+{
+    unsigned at;
+
+    return ssd_files_list_of(files, files->slot_count - 1, &at) + 1;
+}
+
+bool ssd_files_find_list(const struct ssd_files *files, uint32_t list, struct ssd_place *place)
+{
+    const uint32_t in_file = list % lists_per_file(files);
+
+    if (!ssd_files_find(files, ssd_files_list_slot(files, list, 0), place))
+        return false;
+    place->offset = bytes_of_slots((uint64_t)in_file * SLOT_LIST_SLOTS, files->slot_bytes);
+    return true;
+}
+
+int ssd_files_dir_fd(const struct ssd_files *files)
+{
+    return files->dir.fd;
 }
 
 int ssd_files_make(struct ssd_files *files, uint32_t slot, struct ssd_place *place)
@@ -379,7 +496,7 @@ int ssd_files_make(struct ssd_files *files, uint32_t slot, struct ssd_place *pla
     (void)pthread_mutex_unlock(&files->mutex);
     if (status == 0 && !ssd_files_find(files, slot, place))
         assert(!"just made");
-    return status;
+    return ssd_write_status(status);
 }
 
 void ssd_files_close(struct ssd_files **opened)

@@ -2,6 +2,8 @@
 
 #include "kvtier/tiers/tier_store_parts.h"
 
+#include "backends/runtime/fault_point.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -116,8 +118,9 @@ int tier_store_assemble(struct tier_store_config config, struct tier *tiers[BLOC
         return status;
     }
     tier_hold_init(made);
+    tier_erase_init(made);
     if (made->tiers[BLOCK_TIER_SSD] != NULL && made->tiers[BLOCK_TIER_SSD]->ops->scan != NULL)
-        status = tier_scan_begin(made, false);
+        status = tier_scan_begin(made);
     if (status < 0) {
         tier_store_close(&made, NULL, NULL);
         return status;
@@ -141,7 +144,8 @@ struct tier_store_stats tier_store_stats(const struct tier_store *store)
     stats.blocks = block_table_stats(store->table);
     stats.evicted_cpu_blocks = stats.blocks->evicted[BLOCK_TIER_CPU];
     stats.evicted_ssd_blocks = stats.blocks->evicted[BLOCK_TIER_SSD];
-    stats.is_ssd_writable = store->tiers[BLOCK_TIER_SSD] != NULL && !store->is_ssd_off;
+    stats.ssd_status = store->is_ssd_off ? store->ssd_status : store->eraser.clear_status;
+    stats.is_ssd_writable = store->tiers[BLOCK_TIER_SSD] != NULL && stats.ssd_status == 0;
     stats.is_scanning = store->scan != NULL;
     for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
         stats.load[tier] = tier_load_stats(store, (enum block_tier)tier);
@@ -178,13 +182,13 @@ static void void_jobs(struct tier_store *store)
     }
 }
 
-void tier_store_clear(struct tier_store *store)
+void tier_store_clear(struct tier_store *store, struct tier_clear *clear)
 {
     uint32_t *blocks = malloc(tier_store_block_count_max(store) * sizeof *blocks);
-    int status = 0;
 
     assert(blocks != NULL);
     void_jobs(store);
+    tier_scan_end(store);
     for (size_t i = block_table_list(store->table, blocks); i > 0; i--) { /* children first */
         const uint8_t bits = tier_block_bits(tier_index_at(store, blocks[i - 1]));
 
@@ -194,14 +198,13 @@ void tier_store_clear(struct tier_store *store)
         }
     }
     free(blocks);
-    if (store->tiers[BLOCK_TIER_SSD] != NULL && store->tiers[BLOCK_TIER_SSD]->ops->scan != NULL)
-        status = tier_scan_begin(store, true);
-    assert(status == 0); /* bookkeeping: without it a restart would find what is not true */
+    fault_point_pass(FAULT_CLEAR_TOLD);
+    tier_erase_all(store, clear);
 }
 
 /* ---- closing ---- */
 
-static void on_timer_closed(uv_handle_t *handle)
+static void on_eraser_closed(uv_handle_t *handle)
 {
     struct tier_store *store = handle->data;
     void (*on_closed)(void *) = store->on_closed;
@@ -211,6 +214,11 @@ static void on_timer_closed(uv_handle_t *handle)
     free_store(store);
     if (on_closed != NULL)
         on_closed(ctx);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    tier_erase_close(handle->data, on_eraser_closed);
 }
 
 static void on_mover_closed(void *ctx)
@@ -232,5 +240,6 @@ void tier_store_close(struct tier_store **store, void (*on_closed)(void *ctx), v
     closing->on_closed = on_closed;
     closing->ctx = ctx;
     tier_hold_release_all(closing);
+    tier_erase_stop(closing);
     mover_close(closing->mover, on_mover_closed, closing);
 }

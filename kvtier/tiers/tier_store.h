@@ -19,6 +19,7 @@
 
 #include "backends/io_loop.h"
 #include "backends/runtime/cost_line.h"
+#include "backends/runtime/list.h"
 #include "backends/runtime/must_check.h"
 #include "kvtier/device/device.h"
 #include "kvtier/tiers/block_table.h"
@@ -77,7 +78,8 @@ struct tier_store_stats {
     TIER_STORE_COUNTERS(TIER_STORE_COUNTER)
     const struct block_table_stats *blocks;
     uint32_t slot_count[BLOCK_TIER_COUNT];
-    bool is_ssd_writable; /* false: full or failing, or there is none; reads go on */
+    bool is_ssd_writable; /* false: full or failing, a clear too, or there is none; reads go on */
+    int ssd_status;       /* why it does not take writes: -errno; 0 where it does */
     bool is_scanning;     /* a restart scan of the SSD is under way */
     struct tier_load_stats load[BLOCK_TIER_COUNT];
     uint64_t hold_oldest_ms; /* age of the oldest hold; 0: none */
@@ -164,8 +166,21 @@ MUST_CHECK int tier_store_save(struct tier_store *store, const struct tier_save 
 size_t tier_store_prefetch(struct tier_store *store, const struct digest_128 *names, size_t count,
                            uint64_t deadline_ms);
 
-/* Nothing of this layout is true any more (the weights were changed): all of it is withdrawn. */
-void tier_store_clear(struct tier_store *store);
+/*
+ * Nothing of this layout is true any more (the weights were changed): all of it is withdrawn at
+ * once. clear, which may be NULL, is its owner's until on_cleared, tier_clear_cancel() or the
+ * store's close: on_cleared once, perhaps before this returns, when no later life of the agent can
+ * find any of it either, whatever ends this one. While the disk does not take that, it is tried
+ * again and nothing is written there.
+ */
+struct tier_clear {
+    struct list_node in_clears;
+    void (*on_cleared)(struct tier_clear *clear);
+};
+void tier_clear_init(struct tier_clear *clear, void (*on_cleared)(struct tier_clear *clear));
+void tier_store_clear(struct tier_store *store, struct tier_clear *clear);
+/* It is told nothing; may be called at any time. */
+void tier_clear_cancel(struct tier_store *store, struct tier_clear *clear);
 
 /* Tells on_changed of all that is held, parents first: to someone who has just come. */
 void tier_store_tell(const struct tier_store *store, tier_changed_fn *on_changed, void *ctx);

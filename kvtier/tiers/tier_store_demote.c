@@ -34,19 +34,21 @@ static const struct tier_job_kind demote_kind = {MOVER_DEMOTE, demote_on_batch, 
 
 bool tier_demote_may_write(const struct tier_store *store)
 {
-    return store->tiers[BLOCK_TIER_SSD] != NULL && store->scan == NULL && !store->is_closing &&
+    return store->tiers[BLOCK_TIER_SSD] != NULL && store->scan == NULL &&
+           !tier_erase_is_owed(store) && !store->is_closing &&
            (!store->is_ssd_off || io_loop_now_ms(store->config.io) >= store->ssd_retry_ms);
 }
 
 static void turn_off(struct tier_store *store, int status)
 {
     store->stats.ssd_write_errors++;
+    store->ssd_status = status;
     store->ssd_retry_ms = io_loop_now_ms(store->config.io) + RETRY_MS;
     if (store->is_ssd_off)
         return;
     store->is_ssd_off = true;
     LOG(LOG_WARN, "ssd_writes_stopped", log_text("reason", strerror(-status)),
-        log_u64("retry_ms", RETRY_MS));
+        log_text("advice", tier_ssd_advice(status)), log_u64("retry_ms", RETRY_MS));
 }
 
 static void turn_on(struct tier_store *store)
@@ -59,6 +61,11 @@ static void turn_on(struct tier_store *store)
 
 /* ---- what comes back ---- */
 
+static bool is_disk_failure(int status)
+{
+    return status == -EIO || status == -ENOSPC || status == -EMFILE || status == -EROFS;
+}
+
 static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
 {
     struct tier_store *store = job->store;
@@ -67,7 +74,7 @@ static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
     for (size_t i = 0; i < batch->copy.count; i++) {
         struct move *move = &job->moves[batch->first + i];
 
-        if (move->state == MOVE_ABORTED && (move->status == -EIO || move->status == -ENOSPC))
+        if (move->state == MOVE_ABORTED && is_disk_failure(move->status))
             failure = move->status;
         if (move->state != MOVE_ARRIVED)
             continue;
@@ -86,8 +93,6 @@ static void demote_on_batch(struct tier_job *job, struct tier_batch *batch)
 
 static void demote_on_end(struct tier_job *job)
 {
-    for (size_t i = 0; i < job->count; i++)
-        job->store->stats.demote_skipped_blocks += job->moves[i].state == MOVE_ABORTED;
     job->store->demoting -= (uint32_t)job->count;
 }
 
@@ -99,11 +104,16 @@ static bool is_copyable(const struct tier_block *block)
            block->place[BLOCK_TIER_SSD] == BLOCK_ABSENT;
 }
 
-bool tier_demote_is_due(const struct tier_store *store, uint32_t block)
+bool tier_demote_is_wanted(const struct tier_store *store, uint32_t block)
 {
     const struct tier_block *at = tier_index_at(store, block);
 
-    return is_copyable(at) && at->uses > 0 && tier_demote_may_write(store);
+    return store->tiers[BLOCK_TIER_SSD] != NULL && is_copyable(at) && at->uses > 0;
+}
+
+bool tier_demote_is_due(const struct tier_store *store, uint32_t block)
+{
+    return tier_demote_is_wanted(store, block) && tier_demote_may_write(store);
 }
 
 /* Its parent is there, or goes before it. */
@@ -149,20 +159,21 @@ static bool add(struct tier_job *job, uint32_t block)
     return slot != BLOCK_SLOT_NONE;
 }
 
-/* blocks may be copied, and are in the order of their chains. While as many as may be are on their
- * way, each eviction comes by here with candidates: then they are counted and no more. */
+/* blocks may be copied, and are in the order of their chains. What finds no place stays a candidate
+ * for the next time that somebody comes by. */
 static void demote(struct tier_store *store, const uint32_t *blocks, size_t count)
 {
     struct tier_job *job = NULL;
 
     if (count > 0 && store->demoting < demoting_max(store))
         job = tier_job_create(store, &demote_kind, count, NULL);
+    if (job == NULL)
+        return;
     for (size_t i = 0; i < count; i++) {
-        if (is_copyable(tier_index_at(store, blocks[i])) && (job == NULL || !add(job, blocks[i])))
-            store->stats.demote_skipped_blocks++;
+        if (is_copyable(tier_index_at(store, blocks[i])))
+            (void)add(job, blocks[i]);
     }
-    if (job != NULL)
-        tier_job_start(job);
+    tier_job_start(job);
 }
 
 void tier_demote(struct tier_store *store, const uint32_t *blocks, size_t count)
@@ -206,9 +217,6 @@ void tier_demote_chains(struct tier_store *store, const uint32_t *blocks, size_t
         if (!tier_demote_is_due(store, blocks[i]))
             continue; /* an earlier one has taken it along */
         length = missing_chain(store, blocks[i], chain);
-        if (length > 0)
-            demote(store, chain + CHAIN_MAX - length, length);
-        else
-            store->stats.demote_skipped_blocks++;
+        demote(store, chain + CHAIN_MAX - length, length);
     }
 }

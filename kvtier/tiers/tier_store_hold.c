@@ -113,24 +113,6 @@ uint64_t tier_hold_oldest_ms(const struct tier_store *store)
 
 /* ---- taking and giving back ---- */
 
-/* One walk, not a match and then another: whoever asks has mostly just matched these keys, and this
- * is what an engine waits for. */
-static size_t hold_all(struct tier_store *store, const struct block_key *keys, size_t count,
-                       uint32_t *blocks)
-{
-    size_t held = 0;
-
-    while (held < count) {
-        const uint32_t block = block_table_find_key(store->table, keys[held]);
-
-        if (block == 0 || tier_block_bits(tier_index_at(store, block)) == 0)
-            break;
-        block_table_hold(store->table, block);
-        blocks[held++] = block;
-    }
-    return held;
-}
-
 struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_key *keys,
                                   size_t count, uint64_t ms)
 {
@@ -140,7 +122,7 @@ struct tier_hold *tier_store_hold(struct tier_store *store, const struct block_k
     if (hold == NULL)
         return NULL;
     *hold = (struct tier_hold){.store = store, .taken_ms = io_loop_now_ms(store->config.io)};
-    hold->end = hold_all(store, keys, count, hold->blocks);
+    hold->end = block_table_hold_chain(store->table, keys, count, hold->blocks);
     if (hold->end == 0) {
         free(hold);
         return NULL;

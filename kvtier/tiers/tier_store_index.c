@@ -114,6 +114,8 @@ static void evict(struct tier_store *store, uint32_t block, enum block_tier tier
 
     if (tier == BLOCK_TIER_CPU && tier_block_bits(at) == 1 << BLOCK_TIER_CPU)
         seen_filter_note(&store->seen, at->key.name);
+    if (tier == BLOCK_TIER_CPU && tier_demote_is_wanted(store, block))
+        store->stats.demote_skipped_blocks++;
     tier_index_withdraw(store, block, tier);
 }
 
@@ -145,7 +147,6 @@ static void evict_from_cpu(struct tier_store *store)
         if (!is_free_to_go(store, due[i], BLOCK_TIER_CPU))
             continue;
         evict(store, due[i], BLOCK_TIER_CPU);
-        store->stats.demote_skipped_blocks++;
         gone++;
         due[i] = due[--due_count];
     }

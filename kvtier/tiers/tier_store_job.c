@@ -218,7 +218,10 @@ static void fail(struct tier_job *job, struct move *move, int status)
 
         if (tier_index_at(store, move->block)->place[tier] == BLOCK_HELD) {
             store->stats.corrupt_blocks++;
-            tier_index_withdraw(store, move->block, tier);
+            if (tier == BLOCK_TIER_SSD)
+                tier_erase(store, move->block);
+            else
+                tier_index_withdraw(store, move->block, tier);
         }
     }
     leave_source(job, move);
@@ -319,7 +322,6 @@ static void end(struct tier_job *job)
     }
     job->kind->on_end(job);
     free_job(job);
-    tier_scan_job_ended(store);
 }
 
 static void on_done(struct mover_task *task, bool has_run)

@@ -10,7 +10,8 @@
  *   tier_store_job       moves in batches: begin, settle, end once
  *   tier_store_save, _load, _demote, _promote    what each kind of job plans and concludes
  *   tier_store_hold      leases
- *   tier_store_scan      a walk over the SSD's slots: found again, or emptied
+ *   tier_store_scan      a walk over the SSD's slots: found again
+ *   tier_store_erase     what no later life may find: a slot that went bad, all that was cleared
  */
 #ifndef KVTIER_TIERS_TIER_STORE_PARTS_H
 #define KVTIER_TIERS_TIER_STORE_PARTS_H
@@ -32,6 +33,24 @@
 struct tier_scan;
 struct tier_job;
 
+/* tier_store_erase's own. */
+enum { TIER_ERASE_MAX = 64 };
+struct tier_eraser {
+    struct mover_task task;          /* of slots that went bad */
+    uint32_t blocks[TIER_ERASE_MAX]; /* LEAVING the SSD, and read by us until that is done */
+    uint32_t slots[TIER_ERASE_MAX];  /* theirs */
+    uint32_t count;                  /* the first of them, running, are a thread's */
+    uint32_t running;
+    struct mover_task clear_task;
+    struct list clears; /* of struct tier_clear: who waits */
+    uv_timer_t retry;   /* of a clear that failed */
+    uint64_t retry_ms;
+    int run_status;   /* a thread's */
+    int clear_status; /* of the last try */
+    bool is_clear_owed;
+    bool is_clear_running;
+};
+
 /* Of loads from one tier. */
 struct tier_load_timing {
     struct cost_line cost; /* by bytes */
@@ -44,15 +63,17 @@ struct tier_store {
     struct block_table *table;
     struct tier *tiers[BLOCK_TIER_COUNT]; /* [BLOCK_TIER_SSD] NULL: there is none */
     struct mover *mover;
-    struct seen_filter seen;                   /* evicted before they were used */
-    struct list jobs;                          /* of struct tier_job */
-    struct list holds;                         /* of struct tier_hold, oldest first */
-    uv_timer_t hold_timer;                     /* for the next that expires */
-    uint32_t engine_jobs;                      /* saves and loads that engines wait for */
-    uint32_t demoting;                         /* blocks on their way to the SSD */
-    bool is_ssd_off;                           /* for writes: it was full, or failed */
-    uint64_t ssd_retry_ms;                     /* when a write may be tried again */
-    struct tier_scan *scan;                    /* NULL: none is under way */
+    struct seen_filter seen; /* evicted before they were used */
+    struct list jobs;        /* of struct tier_job */
+    struct list holds;       /* of struct tier_hold, oldest first */
+    uv_timer_t hold_timer;   /* for the next that expires */
+    uint32_t engine_jobs;    /* saves and loads that engines wait for */
+    uint32_t demoting;       /* blocks on their way to the SSD */
+    bool is_ssd_off;         /* for writes: it was full, or failed */
+    int ssd_status;          /* how the last write failed */
+    uint64_t ssd_retry_ms;   /* when a write may be tried again */
+    struct tier_scan *scan;  /* NULL: none is under way */
+    struct tier_eraser eraser;
     uint64_t load_bytes[BLOCK_TIER_COUNT];     /* of loads that are not done */
     double load_bytes_per_s[BLOCK_TIER_COUNT]; /* of one thread; 0: none measured */
     struct tier_load_timing load_timings[BLOCK_TIER_COUNT];
@@ -182,10 +203,12 @@ void tier_job_cancel(struct tier_job *job, struct move *move);
 /* ---- tier_store_demote ---- */
 
 /* Whether its next loss from CPU memory should leave a copy on the SSD that is not there yet. */
+bool tier_demote_is_wanted(const struct tier_store *store, uint32_t block);
+/* The same, and the SSD takes writes now. */
 bool tier_demote_is_due(const struct tier_store *store, uint32_t block);
 
 /* Copies to the SSD those of blocks that are due, which come in the order of their chains; as many
- * as there is room for. What is skipped is counted. */
+ * as there is room for. */
 void tier_demote(struct tier_store *store, const uint32_t *blocks, size_t count);
 
 /* The same for blocks and what comes before each in its chain. */
@@ -213,12 +236,31 @@ struct tier_load_stats tier_load_stats(const struct tier_store *store, enum bloc
 
 /* ---- tier_store_scan ---- */
 
-/* Begins at the first slot (again). is_erasing: what is found is emptied, not published. -ENOMEM.
- */
-MUST_CHECK int tier_scan_begin(struct tier_store *store, bool is_erasing);
+/* -ENOMEM. */
+MUST_CHECK int tier_scan_begin(struct tier_store *store);
+/* What it has not published is forgotten; none may be under way. */
+void tier_scan_end(struct tier_store *store);
 void tier_scan_release(struct tier_store *store);
 
-/* A job is over: a scan may have waited for it. */
-void tier_scan_job_ended(struct tier_store *store);
+/* ---- tier_store_erase ---- */
+
+void tier_erase_init(struct tier_store *store);
+
+/* Block is HELD on the SSD and cannot be read: withdraws it, and erases its slot before that is
+ * free. */
+void tier_erase(struct tier_store *store, uint32_t block);
+
+/* All was withdrawn: makes that last. clear may be NULL; else it is told. */
+void tier_erase_all(struct tier_store *store, struct tier_clear *clear);
+
+/* Whether the SSD may still hold what a clear has withdrawn: nothing may be written there. */
+bool tier_erase_is_owed(const struct tier_store *store);
+
+/* Whether a thread is at it, or will be at once. */
+bool tier_erase_is_busy(const struct tier_store *store);
+
+/* Who waits for a clear is told nothing any more, and none that failed is tried again. */
+void tier_erase_stop(struct tier_store *store);
+void tier_erase_close(struct tier_store *store, uv_close_cb on_closed);
 
 #endif

@@ -11,7 +11,7 @@
 /*
  * DESIGN
  *
- *   slots    | piece | piece | piece | ...        read by a thread, header by header
+ *   slots    | piece | piece | piece | ...        read by a thread, list by list
  *   found    -> WRITING on the SSD                known, nobody may read it
  *            -> HELD, told                        once what it follows is HELD there
  *
@@ -24,36 +24,29 @@
  * before children. That is a few walks in all, however long the scan.
  *
  * What is still waiting at the end follows something that is gone: it was evicted behind it, and
- * its slot not used since. It is forgotten, and its slot is free; the header stays until the slot
- * is written, so that a scan costs no writes.
+ * its slot not used since. It is forgotten, and its slot is free; it stays listed until the slot is
+ * written, so that a scan costs no writes.
  *
  * Of two slots with one key the newer counts as long as neither is published; then the published
  * one stays. Both hold the right bytes: what a slot holds is checked whenever it is loaded.
- *
- * A clear is the same walk, with what is found emptied instead of published: a restart must not
- * find it. It begins when the jobs that the clear has voided are over: until then they may read a
- * slot, or write one. A process that is killed before it ends leaves blocks that are not true.
  */
 enum { PIECE_SLOTS = 4096, PUBLISH_MAX = 4096 };
 
 struct tier_scan {
     struct mover_task task;
     struct tier_store *store;
-    bool is_erasing;     /* changes only while no thread has the task */
-    bool is_running;     /* the task is the mover's */
-    bool starts_anew;    /* cleared meanwhile: begins again, erasing */
-    bool waits_for_jobs; /* that a clear has voided */
-    uint32_t first;      /* slot of the piece that is looked at */
-    uint32_t count;      /* 0: this turn only publishes */
-    int found_count;     /* or -EIO */
-    uint32_t sweep_at;   /* slots looked at when all that waits is gone through next */
-    uint32_t *waiting;   /* of a sweep under way: parents first */
+    bool is_running;   /* the task is the mover's */
+    bool is_void;      /* cleared meanwhile: ends when its thread is done */
+    uint32_t first;    /* slot of the piece that is looked at */
+    uint32_t count;    /* 0: this turn only publishes */
+    int found_count;   /* or -EIO */
+    uint32_t sweep_at; /* slots looked at when all that waits is gone through next */
+    uint32_t *waiting; /* of a sweep under way: parents first */
     size_t waiting_count;
     size_t waiting_next;
     uint32_t waits;      /* blocks that are WRITING for us */
     uint64_t *sequences; /* by slot: of those that wait */
     struct tier_slot_found found[PIECE_SLOTS];
-    uint32_t found_slots[PIECE_SLOTS]; /* of a clear */
 };
 
 /* ---- on a thread ---- */
@@ -68,12 +61,6 @@ static void run(struct mover_task *task, void *staging)
     if (scan->count == 0)
         return;
     scan->found_count = ssd->ops->scan(ssd, scan->first, scan->count, scan->found);
-    if (!scan->is_erasing)
-        return;
-    for (int i = 0; i < scan->found_count; i++)
-        scan->found_slots[i] = scan->found[i].slot;
-    if (scan->found_count > 0)
-        ssd->ops->erase(ssd, scan->found_slots, (size_t)scan->found_count);
 }
 
 /* ---- what was found ---- */
@@ -162,8 +149,7 @@ static void go_on_sweeping(struct tier_scan *scan)
         (void)publish(scan, scan->waiting[scan->waiting_next++]);
 }
 
-/* Children before parents, as they would leave. Where none wait, others may be WRITING: demotions
- * that a clear has voided, and their jobs end that. */
+/* Children before parents, as they would leave. */
 static void drop_waiting(struct tier_scan *scan)
 {
     if (scan->waits == 0)
@@ -179,33 +165,13 @@ static void drop_waiting(struct tier_scan *scan)
 
 static void go_on(struct tier_scan *scan);
 
-static void begin_erasing(struct tier_scan *scan)
-{
-    const struct list *jobs = &scan->store->jobs;
-
-    scan->is_erasing = true;
-    scan->first = 0;
-    scan->waits_for_jobs = false;
-    for (const struct list_node *node = jobs->head.next; node != &jobs->head; node = node->next)
-        scan->waits_for_jobs |= container_of(node, struct tier_job, in_jobs)->is_void;
-    if (!scan->waits_for_jobs)
-        go_on(scan);
-}
-
-void tier_scan_job_ended(struct tier_store *store)
-{
-    if (store->scan != NULL && store->scan->waits_for_jobs && !store->is_closing)
-        begin_erasing(store->scan);
-}
-
 static void end(struct tier_scan *scan)
 {
     struct tier_store *store = scan->store;
     const uint32_t orphans = scan->waits;
 
     drop_waiting(scan);
-    LOG(LOG_INFO, scan->is_erasing ? "ssd_emptied" : "ssd_scanned",
-        log_u64("slots", store->stats.slot_count[BLOCK_TIER_SSD]),
+    LOG(LOG_INFO, "ssd_scanned", log_u64("slots", store->stats.slot_count[BLOCK_TIER_SSD]),
         log_u64("blocks", store->stats.scanned_blocks), log_u64("orphans", orphans));
     tier_scan_release(store);
 }
@@ -224,14 +190,13 @@ static void on_done(struct mover_task *task, bool has_run)
     scan->is_running = false;
     if (!has_run || store->is_closing)
         return;
-    if (scan->starts_anew) {
-        scan->starts_anew = false;
-        begin_erasing(scan);
+    if (scan->is_void) {
+        tier_scan_release(store);
         return;
     }
     if (scan->found_count < 0)
         LOG(LOG_WARN, "ssd_scan_failed", log_u64("first_slot", scan->first));
-    for (int i = 0; !scan->is_erasing && i < scan->found_count; i++)
+    for (int i = 0; i < scan->found_count; i++)
         (void)take_in(scan, &scan->found[i]);
     scan->first += scan->count;
     if (scan->waiting_next == scan->waiting_count && scan->waits > 0 &&
@@ -262,16 +227,6 @@ static void go_on(struct tier_scan *scan)
     mover_submit(store->mover, &scan->task, &scan_task);
 }
 
-/* A clear while one is under way has withdrawn what it published; what waits goes as well. */
-static void restart(struct tier_scan *scan)
-{
-    drop_waiting(scan);
-    if (scan->is_running)
-        scan->starts_anew = true;
-    else
-        begin_erasing(scan);
-}
-
 static int create(struct tier_store *store)
 {
     const uint32_t slot_count = store->stats.slot_count[BLOCK_TIER_SSD];
@@ -290,23 +245,25 @@ static int create(struct tier_store *store)
     return -ENOMEM;
 }
 
-int tier_scan_begin(struct tier_store *store, bool is_erasing)
+int tier_scan_begin(struct tier_store *store)
 {
-    int status;
+    int status = create(store);
 
-    if (store->scan != NULL) {
-        assert(is_erasing);
-        restart(store->scan);
-        return 0;
-    }
-    status = create(store);
-    if (status < 0)
-        return status;
-    if (is_erasing)
-        begin_erasing(store->scan);
-    else
+    if (status == 0)
         go_on(store->scan);
-    return 0;
+    return status;
+}
+
+void tier_scan_end(struct tier_store *store)
+{
+    struct tier_scan *scan = store->scan;
+
+    if (scan == NULL || scan->is_void)
+        return;
+    drop_waiting(scan);
+    scan->is_void = true;
+    if (!scan->is_running)
+        tier_scan_release(store);
 }
 
 void tier_scan_release(struct tier_store *store)

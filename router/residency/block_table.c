@@ -43,17 +43,16 @@ enum {
     HUGE_PAGE_BYTES = 2 << 20,
     HUGE_BYTES_MIN = 8 << 20,
     PAGE_BYTES = 4096,
-    FILLED_HALVES = 13, /* half slots of a bucket that are in use on average when all is full */
     /* While buckets are filled half as many old ones may still be there, but then there are fewer
      * entries. */
-    BYTES_PER_BUCKET_MAX =
-        (int)(sizeof(struct block_bucket) + sizeof(struct block_entry) * FILLED_HALVES / 2),
+    BYTES_PER_BUCKET_MAX = (int)(sizeof(struct block_bucket) +
+                                 sizeof(struct block_entry) * BLOCK_BUCKET_FILLED_HALVES / 2),
 };
 
 /* How many slots may be in use: some are free then, which ends every search. */
 static size_t filled_count(size_t bucket_count)
 {
-    return bucket_count * FILLED_HALVES / 2;
+    return bucket_count * BLOCK_BUCKET_FILLED_HALVES / 2;
 }
 
 /* The entry of hash, or 0. */

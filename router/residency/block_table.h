@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 #include "backends/runtime/must_check.h"
+#include "hashing/block_buckets.h"
 #include "hashing/block_chain.h"
-#include "router/residency/block_buckets.h"
 
 struct block_entry {
     uint64_t hash; /* 0: free */

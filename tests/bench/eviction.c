@@ -78,8 +78,7 @@ static uint32_t *next_request;
 
 /* The policy is recency over another number; the rest of it is not written twice. */
 struct belady_state {
-    struct eviction_heap order;
-    struct eviction_heap scratch;
+    struct eviction_order order;
     const struct tier_block *blocks;
 };
 
@@ -88,8 +87,7 @@ static struct eviction_state *belady_create(struct eviction_config config)
     struct belady_state *state = calloc(1, sizeof *state);
 
     if (state == NULL ||
-        eviction_heap_init(&state->order, config.slot_count, config.block_count) < 0 ||
-        eviction_heap_init(&state->scratch, EVICTION_PICK_MAX * EVICTION_HEAP_FAN, 0) < 0)
+        eviction_order_init(&state->order, config.slot_count, config.block_count) < 0)
         abort();
     state->blocks = config.blocks;
     return (struct eviction_state *)state;
@@ -102,8 +100,7 @@ static struct belady_state *belady_of(struct eviction_state *state)
 
 static void belady_destroy(struct eviction_state *state)
 {
-    eviction_heap_release(&belady_of(state)->order);
-    eviction_heap_release(&belady_of(state)->scratch);
+    eviction_order_release(&belady_of(state)->order);
     free(belady_of(state));
 }
 
@@ -112,23 +109,23 @@ static struct eviction_rank belady_rank(const struct eviction_state *state, uint
     const struct tier_block *block = &((const struct belady_state *)state)->blocks[index];
 
     return (struct eviction_rank){UINT64_MAX - next_request[block->key.check],
-                                  UINT64_MAX - block->depth};
+                                  UINT32_MAX - block->depth};
 }
 
-static void belady_touch(struct eviction_state *state, uint32_t index)
+static void belady_on_touched(struct eviction_state *state, uint32_t index)
 {
-    if (eviction_heap_has(&belady_of(state)->order, index))
-        eviction_heap_move(&belady_of(state)->order, index, belady_rank(state, index));
+    (void)state;
+    (void)index;
 }
 
 static void belady_on_candidate(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_push(&belady_of(state)->order, index, belady_rank(state, index));
+    eviction_order_add(&belady_of(state)->order, index, belady_rank(state, index));
 }
 
 static void belady_on_needed(struct eviction_state *state, uint32_t index)
 {
-    eviction_heap_remove(&belady_of(state)->order, index);
+    eviction_order_remove(&belady_of(state)->order, index);
 }
 
 static void belady_on_left(struct eviction_state *state, uint32_t index, bool was_evicted)
@@ -140,16 +137,15 @@ static void belady_on_left(struct eviction_state *state, uint32_t index, bool wa
 
 static size_t belady_pick(struct eviction_state *state, uint32_t *victims, size_t count)
 {
-    return eviction_heap_first(&belady_of(state)->order, &belady_of(state)->scratch, victims,
-                               count);
+    return eviction_order_first(&belady_of(state)->order, victims, count);
 }
 
 static const struct eviction_ops belady = {
     .name = "belady",
     .create = belady_create,
     .destroy = belady_destroy,
-    .on_held = belady_touch,
-    .on_used = belady_touch,
+    .on_held = belady_on_touched,
+    .on_used = belady_on_touched,
     .on_candidate = belady_on_candidate,
     .on_needed = belady_on_needed,
     .on_left = belady_on_left,
@@ -166,7 +162,8 @@ static const struct eviction_ops *const policies[POLICY_COUNT] = {
 
 struct replay {
     struct block_table *table;
-    uint32_t chain[CHAIN_COUNT_MAX]; /* indices of the request's blocks */
+    struct block_key keys[CHAIN_COUNT_MAX]; /* of the request's blocks */
+    uint32_t chain[CHAIN_COUNT_MAX];        /* their indices */
     uint64_t hits;
     uint64_t evictions;
     double evicting_ns;
@@ -211,17 +208,14 @@ static uint32_t save(struct replay *replay, uint32_t number, uint32_t parent, ui
 
 static void replay_request(struct replay *replay, const uint32_t *refs, size_t count)
 {
-    uint32_t parent = 0;
-    size_t held = 0, hits;
+    uint32_t parent;
+    size_t held;
 
-    while (held < count &&
-           (parent = block_table_find_key(replay->table, key_of(refs[held]))) != 0) {
-        block_table_hold(replay->table, parent);
-        replay->chain[held++] = parent;
-    }
-    hits = held;
-    block_table_use(replay->table, replay->chain, hits);
-    replay->hits += hits;
+    for (size_t i = 0; i < count; i++)
+        replay->keys[i] = key_of(refs[i]);
+    held = block_table_hold_chain(replay->table, replay->keys, count, replay->chain);
+    block_table_use(replay->table, replay->chain, held);
+    replay->hits += held;
     parent = held > 0 ? replay->chain[held - 1] : 0;
     if (held < count)
         make_room(replay, count - held);

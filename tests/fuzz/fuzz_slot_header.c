@@ -22,7 +22,7 @@ static void check(uint8_t bytes[SLOT_HEADER_BYTES])
     assert(header.key.name.low != 0);
     slot_header_write(&header, again);
     assert(memcmp(bytes, again, sizeof again) == 0);
-    again[header.sequence % sizeof again] ^= 1;
+    again[header.era % sizeof again] ^= 1;
     assert(slot_header_read(&header, again) < 0);
 }
 

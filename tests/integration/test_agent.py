@@ -495,6 +495,7 @@ def test_an_agent_that_crashes_again_before_its_first_word_speaks_at_once(killed
     world.start_agent("--probe-interval-ms", 20, state_dir=state)
 
     wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    assert world.map.lease()["after"] == epoch
     world.map.wait_records(prompt.records())
 
 

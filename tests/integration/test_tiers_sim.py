@@ -11,11 +11,13 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 
 import pytest
 
+from peers.agent import FAULT_POINTS
 from peers.openai_api import MODEL
 from peers.process import wait_until
 from peers.residency_map import ResidencyMap
@@ -26,9 +28,6 @@ KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, from an agent's start on
 SLACK_S = 1  # for a machine that others keep busy
 
-POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-payload",
-          "demote-header", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
-          "load-midway", "load-done"]
 ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
 
 
@@ -91,6 +90,76 @@ def test_what_left_cpu_memory_comes_back_from_the_ssd(start_node):
     node.check_pages()
 
 
+# --- what is loaded, and what is computed instead ---------------------------------------------------
+
+SLOW_READS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t offset)
+{
+    ssize_t (*next)(int, const struct iovec *, int, off_t) = dlsym(RTLD_NEXT, "preadv");
+
+    if (access(getenv("SLOW_READS"), F_OK) == 0)
+        usleep(40000);
+    return next(fd, parts, count, offset);
+}
+"""
+
+
+@pytest.fixture
+def slow_reads(tmp_path):
+    """(environment, path): while there is a file at path, an agent with this environment waits for
+    each read of a block from its disk; computing one takes 2 ms."""
+    source, library = tmp_path / "slow.c", tmp_path / "slow.so"
+    source.write_text(SLOW_READS)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    path = tmp_path / "reads-are-slow"
+    return {"LD_PRELOAD": str(library), "SLOW_READS": str(path)}, path
+
+
+def start_slow_node(start_node, slow_reads):
+    return start_node(cpu_pages=128, ssd_pages=256, env=slow_reads[0],
+                      agent_flags=("--ssd-io", "threads", "--eviction", "lru_leaf"))
+
+
+def slower(node):
+    return node.agent.metrics()['samovar_agent_engine_lookups_total{result="slower"}']
+
+
+def loaded(node, tier):
+    return node.agent.metrics()[f"samovar_agent_tier_blocks_loaded_{tier}_total"]
+
+
+def test_a_disk_that_became_slow_is_learned_and_what_is_on_it_computed(start_node, slow_reads):
+    node = start_slow_node(start_node, slow_reads)
+    sim, fresh = node.sims[0], fill_ssd(node, [1, 2])
+    slow_reads[1].touch()
+
+    assert sim.ask(prompt(1, 40)) == (40 * BLOCK_TOKENS, fresh[1]), "nobody knew"
+    assert slower(node) == 0
+    assert sim.ask(prompt(2, 40)) == (0, fresh[2])
+    assert slower(node) == 1
+    assert loaded(node, "ssd") == 40
+    node.check_pages()
+
+
+def test_of_a_prompt_half_on_a_slow_disk_the_other_half_is_loaded(start_node, slow_reads):
+    node = start_slow_node(start_node, slow_reads)
+    sim, fresh = node.sims[0], fill_ssd(node, [1])
+    slow_reads[1].touch()
+    assert sim.ask(prompt(1, 20))[0] == 20 * BLOCK_TOKENS, "its first half comes up, and it is learned"
+    sim.evict(64)
+    before = loaded(node, "cpu"), loaded(node, "ssd")
+
+    assert sim.ask(prompt(1, 40)) == (20 * BLOCK_TOKENS, fresh[1])
+    assert (loaded(node, "cpu"), loaded(node, "ssd")) == (before[0] + 20, before[1])
+    node.check_pages()
+
+
 def test_what_is_on_the_ssd_outlives_the_agent(start_node):
     node = start_node(cpu_pages=128, ssd_pages=256)
     fresh = fill_ssd(node, [1])
@@ -107,7 +176,7 @@ def test_what_was_changed_on_the_ssd_is_a_miss_and_never_another_answer(start_no
     node = start_node(cpu_pages=128, ssd_pages=256)
     fresh = fill_ssd(node, [1])
     node.agent.kill()
-    for path in node.ssd.rglob("*"):
+    for path in node.ssd.rglob("slots-*"):
         if path.is_file():
             spoil(path, 3 * node.page_bytes)
 
@@ -378,7 +447,7 @@ def test_a_load_that_wants_more_than_there_is_loses_nothing(start_node, start_lo
     check_clean(node, [])
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(
         start_node, start_load, start_knowing_router, point):
     node = small_node(start_node)

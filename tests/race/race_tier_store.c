@@ -183,7 +183,7 @@ static void take_step(struct race *race)
     else if (choice < 90)
         tier_hold_release(&race->jobs[dice(race, JOB_COUNT)].hold);
     else if (choice == 99)
-        tier_store_clear(race->world->store);
+        tier_store_clear(race->world->store, NULL);
     atomic_store(&race->world->device.delay_us, (unsigned)dice(race, 3) * 60);
     atomic_store(&race->world->ssd->delay_us, (unsigned)dice(race, 3) * 100);
     uv_run(&race->io.loop, dice(race, 3) == 0 ? UV_RUN_ONCE : UV_RUN_NOWAIT);

@@ -27,6 +27,7 @@ enum { WORLD_PAGE_BYTES = 4096, WORLD_ENGINE_BLOCKS = 512, WORLD_NAME_MAX = 4096
 struct fake_slot {
     bool is_written;
     bool is_spoilt; /* its bytes are not what was written */
+    unsigned long era;
     struct tier_slot_found found;
     uint8_t payload[WORLD_PAGE_BYTES];
 };
@@ -34,6 +35,11 @@ struct fake_slot {
 struct fake_ssd {
     struct tier tier;
     struct fake_slot *slots; /* borrowed: outlives the tier, as a disk does */
+    atomic_ulong *disk_era;  /* borrowed likewise: slots of it are found by the next life */
+    atomic_ulong era;        /* that counts in this one */
+    atomic_int clear_status; /* what clears come to: 0, -EIO */
+    atomic_uint clear_count;
+    atomic_uint erase_count; /* slots */
     atomic_int write_status; /* what writes come to: 0, -EIO, -ENOSPC */
     atomic_int read_status;  /* what reads come to */
     atomic_uint delay_us;    /* of each call */
@@ -59,7 +65,10 @@ static size_t fake_ssd_write(struct tier *tier, struct tier_transfer *transfers,
 {
     struct fake_ssd *ssd = fake_ssd_of(tier);
     const int status = atomic_load(&ssd->write_status);
+    const unsigned long era = atomic_load(&ssd->era);
 
+    if (status == 0)
+        atomic_store(ssd->disk_era, era);
     fake_ssd_wait(ssd);
     for (size_t i = 0; i < count; i++) {
         struct fake_slot *slot = &ssd->slots[transfers[i].slot];
@@ -69,6 +78,7 @@ static size_t fake_ssd_write(struct tier *tier, struct tier_transfer *transfers,
             continue;
         slot->is_written = true;
         slot->is_spoilt = false;
+        slot->era = era;
         slot->found = (struct tier_slot_found){
             .slot = transfers[i].slot,
             .key = transfers[i].key,
@@ -92,7 +102,7 @@ static size_t fake_ssd_read(struct tier *tier, struct tier_transfer *transfers, 
         const struct fake_slot *slot = &ssd->slots[transfers[i].slot];
 
         transfers[i].status = atomic_load(&ssd->read_status);
-        if (!slot->is_written || slot->is_spoilt ||
+        if (!slot->is_written || slot->is_spoilt || slot->era != atomic_load(&ssd->era) ||
             !block_key_equal(slot->found.key, transfers[i].key))
             transfers[i].status = -EBADMSG;
         atomic_fetch_add(&ssd->read_count, 1);
@@ -106,8 +116,12 @@ static size_t fake_ssd_read(struct tier *tier, struct tier_transfer *transfers, 
 
 static void fake_ssd_erase(struct tier *tier, const uint32_t *slots, size_t count)
 {
+    struct fake_ssd *ssd = fake_ssd_of(tier);
+
+    fake_ssd_wait(ssd);
     for (size_t i = 0; i < count; i++)
-        fake_ssd_of(tier)->slots[slots[i]].is_written = false;
+        ssd->slots[slots[i]].is_written = false;
+    atomic_fetch_add(&ssd->erase_count, (unsigned)count);
 }
 
 static int fake_ssd_scan(struct tier *tier, uint32_t first, uint32_t count,
@@ -118,10 +132,23 @@ static int fake_ssd_scan(struct tier *tier, uint32_t first, uint32_t count,
 
     fake_ssd_wait(ssd);
     for (uint32_t slot = first; slot < first + count; slot++) {
-        if (ssd->slots[slot].is_written)
+        if (ssd->slots[slot].is_written && ssd->slots[slot].era == atomic_load(&ssd->era))
             found[found_count++] = ssd->slots[slot].found;
     }
     return found_count;
+}
+
+static int fake_ssd_clear(struct tier *tier)
+{
+    struct fake_ssd *ssd = fake_ssd_of(tier);
+    const int status = atomic_load(&ssd->clear_status);
+
+    fake_ssd_wait(ssd);
+    atomic_fetch_add(&ssd->era, 1);
+    atomic_fetch_add(&ssd->clear_count, 1);
+    if (status == 0)
+        atomic_store(ssd->disk_era, atomic_load(&ssd->era));
+    return status;
 }
 
 static void fake_ssd_destroy(struct tier *tier)
@@ -135,6 +162,7 @@ static const struct tier_ops fake_ssd_ops = {
     .read = fake_ssd_read,
     .erase = fake_ssd_erase,
     .scan = fake_ssd_scan,
+    .clear = fake_ssd_clear,
     .destroy = fake_ssd_destroy,
 };
 
@@ -202,6 +230,7 @@ struct world {
     struct tier_store *store;
     struct fake_ssd *ssd;
     struct fake_slot *disk; /* what outlives the store */
+    atomic_ulong disk_era;  /* likewise */
     struct fake_device device;
     struct fake_engine *engine;
     uint8_t told[WORLD_NAME_MAX]; /* tiers of each block by number, as those who watch have it */
@@ -273,6 +302,8 @@ static inline void world_open(struct world *world)
         world->ssd = calloc(1, sizeof *world->ssd);
         world->ssd->tier = (struct tier){&fake_ssd_ops, WORLD_PAGE_BYTES, config.ssd_slots, 1};
         world->ssd->slots = world->disk;
+        world->ssd->disk_era = &world->disk_era;
+        atomic_store(&world->ssd->era, atomic_load(&world->disk_era));
         tiers[BLOCK_TIER_SSD] = &world->ssd->tier;
     }
     status = tier_store_assemble(
@@ -347,7 +378,8 @@ static inline void world_destroy(struct world *world)
 /* Until nothing is under way, background work included. */
 static inline void world_settle(struct world *world)
 {
-    while (world->store->jobs.count > 0 || world->store->scan != NULL)
+    while (world->store->jobs.count > 0 || world->store->scan != NULL ||
+           tier_erase_is_busy(world->store))
         world_run(world);
 }
 

@@ -2,6 +2,8 @@
 """An engine without a model: drives the connector's two halves in the order in which vLLM does, over
 blocks whose bytes say what should be in them. Needs neither vLLM nor torch."""
 
+import collections
+import concurrent.futures
 import hashlib
 import logging
 import time
@@ -10,6 +12,7 @@ import types
 from peers.connector_agent import wire
 from peers.engine_client import Memory as Pages
 from peers.process import wait_until
+from samovar_vllm.counts import Counts
 from samovar_vllm.link import Link
 from samovar_vllm.scheduler import Scheduler
 from samovar_vllm.worker import Worker
@@ -37,7 +40,8 @@ class Memory(Pages):
         self.began = time.monotonic()
 
     def end_step(self, tokens):
-        return tokens, round((time.monotonic() - self.began) * 1e6)
+        """Nothing was computed: to a real agent that is slow enough for loading to pay."""
+        return tokens, round((time.monotonic() - self.began) * 1e6) + 1000 * tokens
 
     def mark(self):
         pass
@@ -61,23 +65,85 @@ def request_of(name, tokens, **fields):
         "skip_reading_prefix_cache": False, **fields})
 
 
+class RankedMemory:
+    """The memories of all ranks: each holds other bytes of a block."""
+
+    def __init__(self, block_count, rank_count):
+        self.ranks = [Memory(block_count) for _ in range(rank_count)]
+
+    def write(self, block, text):
+        for rank, memory in enumerate(self.ranks):
+            memory.write(block, f"{text} {rank}")
+
+    def holds(self, block, text):
+        return all(memory.holds(block, f"{text} {rank}") for rank, memory in enumerate(self.ranks))
+
+
+class RankedWorker:
+    """The worker processes of an engine of several ranks, as threads, and what vLLM makes of their
+    answers: a request is loaded when each rank says so, and a block failed when any does."""
+
+    def __init__(self, workers):
+        self.workers = workers
+        self._named = collections.Counter()
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(workers))
+
+    def _each(self, act):
+        return list(self._pool.map(act, self.workers))
+
+    def begin_step(self, step):
+        self._each(lambda worker: worker.begin_step(step))
+
+    def load(self, loads):
+        self._each(lambda worker: worker.load(loads))
+
+    def save(self, saves, step_tokens):
+        self._each(lambda worker: worker.save(saves, step_tokens))
+
+    def finished(self):
+        for names in self._each(lambda worker: worker.finished()):
+            self._named.update(names)
+        done = {name for name, count in self._named.items() if count == len(self.workers)}
+        for name in done:
+            del self._named[name]
+        return done
+
+    def failed(self):
+        return set().union(*self._each(lambda worker: worker.failed()))
+
+    def close(self):
+        self._each(lambda worker: worker.close())
+        self._pool.shutdown()
+
+
 class HalfEngine:
-    def __init__(self, path, name="engine", block_count=64, clock=time.monotonic):
-        self.memory = Memory(block_count)
+    def __init__(self, path, name="engine", block_count=64, clock=time.monotonic,
+                 is_pipelined=False, rank_count=1):
+        self.memory = (Memory(block_count) if rank_count == 1
+                       else RankedMemory(block_count, rank_count))
+        self.is_pipelined = is_pipelined
         self.free = list(range(block_count))
         self.blocks = {}  # request id -> its engine blocks
-        hello = {"device": wire.HOST, "rank": 0, "rank_count": 1, "block_count": block_count,
+        hello = {"device": wire.HOST, "rank": 0, "rank_count": rank_count, "block_count": block_count,
                  "block_tokens": BLOCK_TOKENS, "engine_id": hashlib.md5(name.encode()).digest(),
                  "uuid": bytes(16), "event_handle": bytes(64), "worker": "", "model": "half",
                  "version": "0"}
 
+        self.counts = Counts()  # of both halves
+
         def make_link(owner):
             return Link(str(path), owner, logger)
-        self.scheduler = Scheduler(make_link, hello, BLOCK_TOKENS, clock)
-        self.worker = Worker(make_link, hello, self.memory)
+        self.scheduler = Scheduler(make_link, hello, BLOCK_TOKENS, self.counts, clock)
+        if rank_count == 1:
+            self.worker = Worker(make_link, hello, self.memory, self.counts, is_pipelined)
+        else:
+            self.worker = RankedWorker([Worker(make_link, {**hello, "rank": rank}, memory, self.counts,
+                                               is_pipelined)
+                                        for rank, memory in enumerate(self.memory.ranks)])
 
     def links(self):
-        return self.scheduler._link, self.worker._link
+        workers = getattr(self.worker, "workers", [self.worker])
+        return [self.scheduler._link, *(worker._link for worker in workers)]
 
     def is_registered(self):
         for link in self.links():
@@ -121,7 +187,7 @@ class HalfEngine:
             scheduled_cached_reqs=known,
             num_scheduled_tokens={row[0].request_id: row[2] for row in rows},
             total_num_scheduled_tokens=sum(row[2] for row in rows)))
-        self.worker.begin_step()
+        self.worker.begin_step(plan.step)
         for request, computed, scheduled in rows if computes else ():
             self.compute(request, computed, computed + scheduled)
         self.worker.load(plan.loads)
@@ -164,7 +230,10 @@ class HalfEngine:
                    for index in range(tokens // BLOCK_TOKENS))
 
     def end(self, request):
-        """Its blocks are free, and what was in them is overwritten."""
+        """Its blocks are free, and what was in them is overwritten: by a next step, and that waits
+        for what is put off until then."""
+        if self.is_pipelined:
+            self.step()
         self.scheduler.finish(request.request_id)
         for block in self.blocks.pop(request.request_id, []):
             self.memory.write(block, "nothing")

@@ -43,6 +43,31 @@ def numbers(values):
     return struct.pack(f"<{len(values)}I", *values)
 
 
+def load_body(job, request, blocks, first_block=0):
+    return struct.pack("<QQII", job, request, first_block, len(blocks)) + numbers(blocks)
+
+
+def save_body(job, entries, step_tokens=0, step_us=0):
+    """entries: (request, first_block, engine blocks)"""
+    body = struct.pack("<QIIII", job, len(entries), step_tokens, step_us, 0)
+    for request, first_block, blocks in entries:
+        body += struct.pack("<QII", request, first_block, len(blocks)) + numbers(blocks)
+    return body
+
+
+def loaded_by(link, job):
+    answered, count = struct.unpack_from("<QI", link.receive(LOADED)[1])
+    assert answered == job
+    return count
+
+
+def saved_by(link, job):
+    """(saved, known, refused)"""
+    answered, *counts = struct.unpack_from("<QIII", link.receive(SAVED)[1])
+    assert answered == job
+    return tuple(counts)
+
+
 class Ended(Exception):
     """The agent has closed the connection."""
 
@@ -104,6 +129,7 @@ class Link:
 
 class Memory:
     """Pages of an engine on a CPU: layers of blocks in one memfd, as vLLM lays them out."""
+    device, uuid, event_handle, handle = 0, bytes(16), bytes(64), bytes(64)
 
     def __init__(self, block_count=64, layer_count=2, layer_bytes=4096,
                  is_sealed=True):
@@ -114,6 +140,7 @@ class Memory:
         if is_sealed:
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.map = mmap.mmap(self.fd, self.bytes)
+        self.descriptors = [self.fd]
 
     def _places(self, block):
         for layer in range(self.layer_count):
@@ -167,7 +194,7 @@ class EngineClient:
 
     def register_worker(self):
         self.worker = Link(self.path)
-        self.worker.send(HELLO, self.hello(WORKER), [self.memory.fd])
+        self.worker.send(HELLO, self.hello(WORKER), self.memory.descriptors)
         return self.welcome(self.worker)
 
     @staticmethod
@@ -175,19 +202,20 @@ class EngineClient:
         """(lease_ms, lookup_ms, save_ms)"""
         return struct.unpack_from("<III", link.receive(WELCOME)[1])
 
-    def hello(self, role, device=0, rank=0, rank_count=1, **other):
+    def hello(self, role, device=None, rank=0, rank_count=1, **other):
         """Any field may be said otherwise: block_tokens, model, segments, region_bytes, ..."""
-        memory = self.memory
+        memory = other.get("memory", self.memory)
         is_worker = role == WORKER
         segments = other.get("segments", memory.segments() if is_worker else [])
         regions = [other.get("region_bytes", memory.bytes)] if is_worker else []
+        device = memory.device if device is None else device
         body = struct.pack("<BBHHHIII", role, device, rank, rank_count, len(regions), len(segments),
                            other.get("block_count", memory.block_count if is_worker else 0),
                            other.get("block_tokens", self.block_tokens))
-        body += self.engine_id + bytes(16) + bytes(64)
+        body += self.engine_id + memory.uuid + memory.event_handle
         body += text(other.get("worker", self.worker_name)) + text(other.get("model", self.model))
         body += text("0.32.0")
-        body += b"".join(struct.pack("<QQ64x", length, 0) for length in regions)
+        body += b"".join(struct.pack("<QQ64s", length, 0, memory.handle) for length in regions)
         return body + b"".join(struct.pack("<IIQQQ", region, 0, offset, stride, length)
                                for region, offset, stride, length in segments)
 
@@ -231,24 +259,27 @@ class EngineClient:
     def close_request(self, request):
         self.scheduler.send(CLOSE, struct.pack("<Q", request))
 
-    def reset(self):
+    def begin_reset(self):
         self.scheduler.send(RESET, struct.pack("<Q", 1))
+
+    def end_reset(self):
         self.scheduler.receive(DONE)
+
+    def reset(self):
+        self.begin_reset()
+        self.end_reset()
 
     # --- worker ---
 
     def begin_load(self, request, blocks, first_block=0):
         job = self.next_job
         self.next_job += 1
-        self.worker.send(LOAD, struct.pack("<QQII", job, request, first_block, len(blocks)) +
-                         numbers(blocks))
+        self.worker.send(LOAD, load_body(job, request, blocks, first_block))
         return job
 
     def loaded(self, job):
         """How many blocks of that load are there, once it is done."""
-        answered, count = struct.unpack_from("<QI", self.worker.receive(LOADED)[1])
-        assert answered == job
-        return count
+        return loaded_by(self.worker, job)
 
     def load(self, request, blocks, first_block=0):
         return self.loaded(self.begin_load(request, blocks, first_block))
@@ -257,17 +288,12 @@ class EngineClient:
         """entries: (request, first_block, engine blocks)"""
         job = self.next_job
         self.next_job += 1
-        body = struct.pack("<QIIII", job, len(entries), step_tokens, step_us, 0)
-        for request, first_block, blocks in entries:
-            body += struct.pack("<QII", request, first_block, len(blocks)) + numbers(blocks)
-        self.worker.send(SAVE, body)
+        self.worker.send(SAVE, save_body(job, entries, step_tokens, step_us))
         return job
 
     def saved(self, job):
         """(saved, known, refused)"""
-        answered, *counts = struct.unpack_from("<QIII", self.worker.receive(SAVED)[1])
-        assert answered == job
-        return tuple(counts)
+        return saved_by(self.worker, job)
 
     def save(self, request, blocks, first_block=0, **step):
         return self.saved(self.begin_save((request, first_block, blocks), **step))
@@ -283,3 +309,84 @@ class EngineClient:
     def stop(self):
         self.close()
         self.memory.close()
+
+
+class RankedEngineClient(EngineClient):
+    """An engine of several ranks: each has a memory and a connection of its own, and says each job
+    itself, whenever the test says so."""
+
+    def __init__(self, path, memories, registers=True, **options):
+        self.memories = memories
+        self.links = [None] * len(memories)
+        super().__init__(path, memory=memories[0], registers=registers, **options)
+
+    def register(self):
+        self.register_scheduler()
+        for rank in range(len(self.memories)):
+            self.register_rank(rank)
+        return self
+
+    def register_scheduler(self):
+        self.scheduler = Link(self.path)
+        self.scheduler.send(HELLO, self.hello(SCHEDULER, rank_count=len(self.memories)))
+        return self.welcome(self.scheduler)
+
+    def greet(self, index, **other):
+        """A new connection that has said HELLO for that rank; any field may be said otherwise."""
+        link = Link(self.path)
+        fields = {"rank": index, "rank_count": len(self.memories), "memory": self.memories[index],
+                  **other}
+        link.send(HELLO, self.hello(WORKER, **fields), [fields["memory"].fd])
+        return link
+
+    def register_rank(self, rank):
+        self.links[rank] = self.greet(rank)
+        return self.welcome(self.links[rank])
+
+    @property
+    def page_bytes(self):
+        return sum(memory.page_bytes for memory in self.memories)
+
+    def write(self, block, page):
+        for memory in self.memories:
+            memory.write(block, page[:memory.page_bytes])
+            page = page[memory.page_bytes:]
+
+    def read(self, block):
+        return b"".join(memory.read(block) for memory in self.memories)
+
+    def new_job(self):
+        self.next_job += 1
+        return self.next_job - 1
+
+    def say_save(self, rank, job, *entries):
+        self.links[rank].send(SAVE, save_body(job, entries))
+
+    def say_load(self, rank, job, request, blocks):
+        self.links[rank].send(LOAD, load_body(job, request, blocks))
+
+    def save(self, request, blocks, order=None):
+        """What each rank heard of it: they must have heard the same."""
+        job = self.new_job()
+        for rank in order or range(len(self.links)):
+            self.say_save(rank, job, (request, 0, blocks))
+        (counts,) = {saved_by(link, job) for link in self.links}
+        return counts
+
+    def load(self, request, blocks, order=None):
+        job = self.new_job()
+        for rank in order or range(len(self.links)):
+            self.say_load(rank, job, request, blocks)
+        (count,) = {loaded_by(link, job) for link in self.links}
+        return count
+
+    def close(self):
+        super().close()
+        for link in self.links:
+            if link is not None:
+                link.close()
+
+    def stop(self):
+        self.close()
+        for memory in self.memories:
+            memory.close()

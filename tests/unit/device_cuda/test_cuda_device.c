@@ -97,6 +97,7 @@ static void round_trip(struct gpu_layout layout, enum copy_way way)
     struct engine_memory *memory = import();
     uint32_t page = gpu_layout_page(layout);
     struct page_copy out[4], in[4];
+    struct cuda_device_stats stats;
     for (uint32_t i = 0; i < 4; i++) {
         out[i] = (struct page_copy){arena + i * page, 7 - i};
         in[i] = (struct page_copy){arena + (3 - i) * page, i};
@@ -113,7 +114,11 @@ static void round_trip(struct gpu_layout layout, enum copy_way way)
         assert_block(&layout, i, (uint8_t)(4 - i));
         assert_block(&layout, 7 - i, (uint8_t)(i + 1));
     }
-    cr_assert(eq(u64, cuda_device_stats(device).pages[way], 8));
+    stats = cuda_device_stats(device);
+    cr_assert(eq(u64, stats.copies[way], 2));
+    cr_assert(eq(u64, stats.pages[way], 8));
+    cr_assert(eq(u64, stats.bytes[way], 8 * (uint64_t)page));
+    cr_assert(eq(u64, stats.ungathered_copies, 0));
     engine_memory_unref(&memory);
     finish();
 }
@@ -566,6 +571,7 @@ Test(cuda_device, no_memory_for_a_slab_means_no_gathering)
     cr_assert(eq(int, copy(memory, COPY_TO_ENGINE, pages, 4), 0));
 
     cr_assert(eq(u64, cuda_device_stats(device).pages[COPY_BATCH], 4));
+    cr_assert(eq(u64, cuda_device_stats(device).ungathered_copies, 1));
     engine_memory_unref(&memory);
     finish();
 }

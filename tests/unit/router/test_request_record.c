@@ -122,12 +122,13 @@ Test(request_record, what_is_claimed_and_where_it_lies_are_told_apart)
     world.record.cpu_tokens = 30;
     world.record.ssd_tokens = 20;
     world.record.move_ms = 1.25;
+    world.record.prefill_ms = 2.5;
 
     cr_assert(ne(ptr,
                  strstr(finish(&world), " predicted_cached_tokens=90 claimed_tokens=80 "
                                         "guessed_tokens=10 matched_hbm_tokens=40 "
                                         "matched_cpu_tokens=30 matched_ssd_tokens=20 "
-                                        "move_ms=1.250 cached_tokens=80 "),
+                                        "move_ms=1.250 prefill_ms=2.500 cached_tokens=80 "),
                  NULL));
 
     record_world_release(&world);

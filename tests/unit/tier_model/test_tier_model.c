@@ -51,7 +51,6 @@ struct model {
     uint32_t parent[BLOCK_COUNT + 1]; /* 0: first */
     uint32_t depth[BLOCK_COUNT + 1];
     uint32_t epoch;
-    bool is_emptying; /* cleared in this life: what is on the disk goes, a little later */
     bool has_faults;
     struct op ops[OP_MAX];
     unsigned loaded_blocks, saved_blocks, done_count;
@@ -338,9 +337,10 @@ static void close_store(struct model *model)
 {
     struct world *world = model->world;
 
-    while (model->is_emptying && world->store->scan != NULL)
+    while (tier_erase_is_owed(world->store)) { /* else the next life may find what is not true */
         (void)scripted_pool_step(&model->seed);
-    model->is_emptying = false;
+        uv_run(&world->io->loop, UV_RUN_NOWAIT);
+    }
     for (size_t i = 0; i < OP_MAX; i++)
         model->ops[i].hold = NULL; /* closing ends them */
     tier_store_close(&world->store, world_on_closed, world);
@@ -356,8 +356,7 @@ static void close_store(struct model *model)
 
 static void clear(struct model *model)
 {
-    tier_store_clear(model->world->store);
-    model->is_emptying = true;
+    tier_store_clear(model->world->store, NULL);
     model->epoch++;
 }
 

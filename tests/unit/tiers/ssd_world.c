@@ -38,15 +38,39 @@ void ssd_world_init(struct ssd_world *world, uint32_t slots)
     snprintf(world->dir + strlen(world->dir), 5, "/ssd");
     world->config = (struct tier_ssd_config){
         .dir = world->dir,
-        .bytes = (uint64_t)slots * SSD_SLOT_BYTES * 1001 / 1000 + 4096,
         .page_bytes = SSD_PAGE_BYTES,
         .layout = SSD_LAYOUT,
         .may_use_uring = true,
         .may_use_direct = true,
     };
+    world->slots = slots;
+    ssd_world_split(world, slots);
+    world->config.file_bytes = 0;
     world->page = aligned_alloc(TIER_ALIGN_BYTES, tier_stride_bytes(SSD_PAGE_BYTES));
     cr_assert(world->page != NULL);
     memset(world->page, 0, tier_stride_bytes(SSD_PAGE_BYTES));
+}
+
+uint64_t ssd_world_bytes(uint32_t slots)
+{
+    const uint64_t lists = (slots + SSD_LIST_SLOTS - 1) / SSD_LIST_SLOTS;
+
+    return lists * SSD_LIST_BYTES + (uint64_t)slots * SSD_SLOT_BYTES;
+}
+
+uint64_t ssd_world_at(uint32_t slot)
+{
+    return ssd_world_bytes(slot + 1) - SSD_SLOT_BYTES;
+}
+
+void ssd_world_split(struct ssd_world *world, uint32_t slots_per_file)
+{
+    const uint32_t rest = world->slots % slots_per_file;
+    const uint64_t bytes =
+        world->slots / slots_per_file * ssd_world_bytes(slots_per_file) + ssd_world_bytes(rest);
+
+    world->config.file_bytes = ssd_world_bytes(slots_per_file);
+    world->config.bytes = (4096 + bytes) * 1001 / 1000 + 4096; /* with the era's file */
 }
 
 void ssd_world_release(struct ssd_world *world)
@@ -111,6 +135,14 @@ const char *ssd_world_slots(const struct ssd_world *world, unsigned file)
     char name[64];
 
     snprintf(name, sizeof name, "layout-%016x/slots-%05u", SSD_LAYOUT, file);
+    return ssd_world_path(world, name);
+}
+
+const char *ssd_world_era(const struct ssd_world *world)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "layout-%016x/era", SSD_LAYOUT);
     return ssd_world_path(world, name);
 }
 

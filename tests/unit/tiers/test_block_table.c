@@ -220,6 +220,34 @@ Test(block_table, a_match_ends_at_the_first_block_that_cannot_be_loaded)
     block_table_destroy(table);
 }
 
+Test(block_table, holding_a_chain_holds_what_matches_and_nothing_behind_it)
+{
+    enum { COUNT = 40 };
+    struct block_table *table = table_of(2 * COUNT, 0, lru);
+    struct block_key keys[COUNT];
+    uint32_t indices[COUNT], parent = 0, other = 0;
+
+    for (uint32_t i = 0; i < COUNT; i++) { /* the first half lies beside another chain's */
+        keys[i] = key_of(i + 1);
+        parent = add_held(table, i + 1, parent, BLOCK_TIER_CPU);
+        if (i < COUNT / 2)
+            other = add_held(table, 1000 + i, other, BLOCK_TIER_CPU);
+    }
+    for (size_t count = 0; count <= COUNT; count++) {
+        cr_assert(eq(sz, block_table_hold_chain(table, keys, count, indices), count));
+        cr_assert(eq(u64, block_table_stats(table)->holds, count));
+        for (size_t i = 0; i < count; i++) {
+            cr_assert(eq(u32, indices[i], block_table_find_key(table, keys[i])));
+            block_table_unhold(table, indices[i]);
+        }
+    }
+    keys[30].check++;
+    cr_assert(eq(sz, block_table_hold_chain(table, keys, COUNT, indices), 30));
+    cr_assert(eq(u64, block_table_stats(table)->holds, 30));
+    cr_assert(block_table_is_sound(table));
+    block_table_destroy(table);
+}
+
 Test(block_table, a_long_match_tells_of_every_block)
 {
     enum { COUNT = 100 };

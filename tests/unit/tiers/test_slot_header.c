@@ -18,8 +18,7 @@ static const struct slot_header sample = {
     .depth = 7,
     .payload_len = 65536,
     .payload_checksum = 0xf6,
-    .sequence = 8,
-    .epoch = 9,
+    .era = 9,
 };
 
 /* As a forger or a later version would write it: all else agrees. */
@@ -50,9 +49,9 @@ Test(slot_header, stays_what_it_was_on_every_host_and_version)
 
     slot_header_write(&sample, bytes);
 
-    cr_assert(memcmp(bytes, "smv-slot\1\0\0\0\0\0\1\0\x88\x77\x66\x55\x44\x33\x22\x11\xa1", 25) ==
+    cr_assert(memcmp(bytes, "smv-slot\2\0\0\0\0\0\1\0\x88\x77\x66\x55\x44\x33\x22\x11\xa1", 25) ==
               0);
-    cr_assert(eq(u64, checksum(bytes, SLOT_HEADER_BYTES), 0x120163b5d04bff86));
+    cr_assert(eq(u64, checksum(bytes, SLOT_HEADER_BYTES), 0x34c48120cf99683c));
 }
 
 Test(slot_header, any_flipped_bit_makes_it_none)
@@ -81,7 +80,7 @@ Test(slot_header, zeros_are_none)
 
 Test(slot_header, another_version_or_meaning_is_none_though_its_checksum_is_right)
 {
-    static const unsigned places[] = {0, 8, 68, 71, 96, 103};
+    static const unsigned places[] = {0, 8, 68, 71, 88, 96, 103};
     struct slot_header header;
 
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -105,20 +104,21 @@ Test(slot_header, a_name_of_zero_is_none)
     cr_assert(eq(int, slot_header_read(&header, bytes), -EBADMSG));
 }
 
-Test(slot_header, another_blocks_layouts_or_lengths_is_not_what_was_expected)
+Test(slot_header, another_blocks_layouts_eras_or_lengths_is_not_what_was_expected)
 {
     uint8_t bytes[SLOT_HEADER_BYTES];
-    struct slot_header header, other[5];
+    struct slot_header header, other[6];
     slot_header_write(&sample, bytes);
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         other[i] = sample;
     other[0].layout++;
     other[1].key.name.low++;
     other[2].key.name.high++;
     other[3].key.check++;
     other[4].payload_len++;
+    other[5].era++;
 
     cr_assert(eq(int, slot_header_expect(&header, bytes, &sample), 0));
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < 6; i++)
         cr_assert(eq(int, slot_header_expect(&header, bytes, &other[i]), -EBADMSG), "%zu", i);
 }

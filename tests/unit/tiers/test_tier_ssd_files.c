@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -45,7 +46,7 @@ static void put_file(const char *path, size_t bytes)
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
     cr_assert(ge(int, fd, 0));
-    cr_assert(eq(int, posix_fallocate(fd, 0, (off_t)bytes), 0));
+    cr_assert(eq(int, bytes > 0 ? posix_fallocate(fd, 0, (off_t)bytes) : 0, 0));
     close(fd);
 }
 
@@ -62,7 +63,7 @@ static void leave_layout(uint64_t layout, uint32_t slots)
     struct tier_ssd_config config = world.config;
 
     world.config.layout = layout;
-    world.config.file_bytes = (uint64_t)slots * SSD_SLOT_BYTES;
+    world.config.file_bytes = ssd_world_bytes(slots);
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
     ssd_world_close(&world);
@@ -112,6 +113,111 @@ Test(tier_ssd_files, a_directory_of_another_user_is_refused)
     ssd_world_release(&world);
 }
 
+/* Of the directory that ours is made in. */
+static const char *parent(void)
+{
+    static char path[sizeof world.dir];
+
+    snprintf(path, sizeof path, "%s", world.dir);
+    *strrchr(path, '/') = '\0';
+    return path;
+}
+
+Test(tier_ssd_files, a_directory_that_cannot_be_made_or_opened_is_said_with_what_to_do)
+{
+    char missing[80];
+    if (geteuid() != 0)
+        cr_skip("only root can be another user");
+    ssd_world_init(&world, SLOTS);
+
+    cr_assert(eq(int, seteuid(1234), 0));
+    must_be_refused(-EACCES, "cannot be made: Permission denied: let the agent's user write there");
+    cr_assert(eq(int, seteuid(0), 0));
+    snprintf(missing, sizeof missing, "%s/a/b", world.dir);
+    world.config.dir = missing;
+    cr_assert(eq(int, ssd_world_open(&world), -ENOENT));
+    cr_assert(strstr(world.why, "cannot be made: No such file or directory: make the directory") !=
+                  NULL,
+              "%s", world.why);
+    world.config.dir = world.dir;
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, a_directory_that_cannot_be_written_is_refused_as_it_cannot_be_cleared)
+{
+    if (geteuid() != 0)
+        cr_skip("only root can give directories away");
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, chmod(parent(), 0755), 0));
+    cr_assert(eq(int, chown(parent(), 1234, 1234), 0));
+    cr_assert(eq(int, seteuid(1234), 0));
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    ssd_world_close(&world);
+
+    cr_assert(eq(int, chmod(ssd_world_path(&world, "layout-0000000000000abc"), 0500), 0));
+    must_be_refused(-EACCES, "cannot be written: Permission denied: let the agent's user");
+
+    cr_assert(eq(int, seteuid(0), 0));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, a_clear_that_is_not_taken_is_told_and_can_be_tried_again)
+{
+    struct tier_slot_found found[SLOTS];
+    if (geteuid() != 0)
+        cr_skip("only root can be another user");
+    ssd_world_init(&world, SLOTS);
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+
+    cr_assert(eq(int, seteuid(1234), 0));
+    cr_assert(eq(int, world.tier->ops->clear(world.tier), -EIO));
+    cr_assert(eq(int, ssd_world_scan(&world, found), 0)); /* this life believes nothing */
+    cr_assert(eq(int, ssd_world_write(&world, 1, 1), -EIO));
+    cr_assert(eq(int, seteuid(0), 0));
+    cr_assert(is_there(ssd_world_era(&world)));
+    cr_assert(eq(int, world.tier->ops->clear(world.tier), 0));
+
+    cr_assert(not(is_there(ssd_world_era(&world))));
+    ssd_world_close(&world);
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    cr_assert(eq(int, ssd_world_scan(&world, found), 0));
+    ssd_world_release(&world);
+}
+
+/* However many descriptors are left when it opens: it opens, or says so and removes nothing. */
+Test(tier_ssd_files, want_of_descriptors_is_said_and_costs_no_file)
+{
+    struct tier_slot_found found[SLOTS];
+    struct rlimit limit;
+    rlim_t many;
+    unsigned refused = 0;
+    ssd_world_init(&world, SLOTS);
+    ssd_world_split(&world, 2);
+    world.config.may_use_uring = false;
+    cr_assert(eq(int, ssd_world_open(&world), 0));
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+        cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
+    ssd_world_close(&world);
+    cr_assert(eq(int, getrlimit(RLIMIT_NOFILE, &limit), 0));
+    many = limit.rlim_cur;
+
+    for (limit.rlim_cur = 4;; limit.rlim_cur++) {
+        cr_assert(eq(int, setrlimit(RLIMIT_NOFILE, &limit), 0));
+        if (ssd_world_open(&world) == 0)
+            break;
+        refused++;
+        cr_assert(strstr(world.why, "Too many open files: raise the limit") != NULL, "%s",
+                  world.why);
+    }
+    limit.rlim_cur = many;
+    cr_assert(eq(int, setrlimit(RLIMIT_NOFILE, &limit), 0));
+
+    cr_assert(ge(u32, refused, 8));
+    cr_assert(eq(int, ssd_world_scan(&world, found), SLOTS));
+    ssd_world_release(&world);
+}
+
 Test(tier_ssd_files, links_are_not_followed_whatever_they_stand_for)
 {
     char real[64], link[64];
@@ -138,7 +244,7 @@ Test(tier_ssd_files, what_stands_where_a_slot_file_should_is_removed_and_not_tou
     char victim[64], other[256], byte = 0;
     ssd_world_init(&world, SLOTS);
     snprintf(victim, sizeof victim, "%s-victim", world.dir);
-    world.config.file_bytes = SSD_SLOT_BYTES;
+    ssd_world_split(&world, 1);
     cr_assert(eq(int, ssd_world_open(&world), 0));
     ssd_world_close(&world);
     put_file(victim, 65536);
@@ -186,7 +292,7 @@ Test(tier_ssd_files, nothing_stays_open)
 {
     unsigned before;
     ssd_world_init(&world, SLOTS);
-    world.config.file_bytes = 2 * SSD_SLOT_BYTES;
+    ssd_world_split(&world, 2);
     before = ssd_world_fds();
 
     for (int life = 0; life < 3; life++) {
@@ -229,10 +335,10 @@ Test(tier_ssd_files, the_quota_counts_all_that_is_there_and_holds)
 Test(tier_ssd_files, what_others_put_there_later_is_counted_before_a_file_is_made)
 {
     ssd_world_init(&world, SLOTS);
-    world.config.file_bytes = SSD_SLOT_BYTES;
+    ssd_world_split(&world, 1);
     cr_assert(eq(int, ssd_world_open(&world), 0));
     cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
-    put_file(ssd_world_path(&world, "layout-0000000000000abc/strange"), 6 * SSD_SLOT_BYTES);
+    put_file(ssd_world_path(&world, "layout-0000000000000abc/strange"), 7 * SSD_SLOT_BYTES);
 
     cr_assert(eq(int, ssd_world_write(&world, 1, 1), 0));
     cr_assert(eq(int, ssd_world_write(&world, 2, 2), -ENOSPC));
@@ -251,16 +357,42 @@ Test(tier_ssd_files, the_last_bytes_of_the_file_system_stay)
 }
 
 /* A file system of 2 MiB, seen by this process alone. */
-static void mount_small(void)
+static void mount_small(const char *options)
 {
-    char parent[sizeof world.dir];
-
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         cr_skip("may not mount here");
     ssd_world_init(&world, 1000);
-    snprintf(parent, sizeof parent, "%s", world.dir);
-    *strrchr(parent, '/') = '\0';
-    cr_assert(eq(int, mount("small", parent, "tmpfs", 0, "size=2m,mode=700"), 0));
+    cr_assert(eq(int, mount("small", parent(), "tmpfs", 0, options), 0));
+}
+
+static void unmount_small(void)
+{
+    ssd_world_close(&world);
+    cr_assert(eq(int, umount(parent()), 0));
+    ssd_world_release(&world);
+}
+
+Test(tier_ssd_files, no_room_for_its_directory_is_said_with_what_to_do)
+{
+    mount_small("size=2m,mode=700,nr_inodes=2"); /* with the file system's own directory */
+
+    must_be_refused(-ENOSPC, "cannot be made: No space left on device: make room");
+    unmount_small();
+}
+
+Test(tier_ssd_files, a_file_system_that_is_read_only_is_refused_whatever_lies_there)
+{
+    mount_small("size=2m,mode=700");
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+    ssd_world_close(&world);
+
+    cr_assert(eq(int, mount(NULL, parent(), NULL, MS_REMOUNT | MS_RDONLY, NULL), 0));
+    must_be_refused(-EROFS, "cannot be written: Read-only file system: mount the file system for");
+    world.config.dir = ssd_world_path(&world, "other");
+    cr_assert(eq(int, ssd_world_open(&world), -EROFS));
+    cr_assert(strstr(world.why, "cannot be made: Read-only file system") != NULL, "%s", world.why);
+    unmount_small();
 }
 
 static uint64_t free_bytes(void)
@@ -271,12 +403,34 @@ static uint64_t free_bytes(void)
     return (uint64_t)stat.f_bavail * stat.f_frsize;
 }
 
+/* A clear needs no room, and the first write after it is what says that there is none. */
+Test(tier_ssd_files, a_full_file_system_can_be_cleared)
+{
+    struct tier_slot_found found[1000];
+    mount_small("size=2m,mode=700,nr_inodes=6");
+    world.config.file_bytes = ssd_world_bytes(4);
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+    put_file(ssd_world_path(&world, "../others"), free_bytes());
+
+    cr_assert(eq(int, world.tier->ops->clear(world.tier), 0));
+
+    put_file(ssd_world_path(&world, "../one"), 0); /* takes the inode that the era's file had */
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), -ENOSPC));
+    ssd_world_close(&world);
+    cr_assert(eq(int, unlink(ssd_world_path(&world, "../others")), 0));
+    cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
+    cr_assert(eq(int, ssd_world_scan(&world, found), 0));
+    cr_assert(eq(int, ssd_world_write(&world, 0, 0), 0));
+    unmount_small();
+}
+
 Test(tier_ssd_files, a_full_file_system_is_told_its_reserve_stays_and_room_is_used_again)
 {
     enum { RESERVE = 256 << 10 };
     uint32_t slot = 0;
-    mount_small();
-    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    mount_small("size=2m,mode=700");
+    ssd_world_split(&world, 4);
     world.config.reserve_bytes = RESERVE;
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(le(u32, world.tier->slot_count, ((2 << 20) - RESERVE) / SSD_SLOT_BYTES));
@@ -294,9 +448,7 @@ Test(tier_ssd_files, a_full_file_system_is_told_its_reserve_stays_and_room_is_us
     cr_assert(eq(int, ssd_world_write(&world, slot, slot), 0));
     for (uint32_t i = 0; i <= slot; i++)
         cr_assert(eq(int, ssd_world_read(&world, i, i), 0));
-    ssd_world_close(&world);
-    cr_assert(eq(int, umount(ssd_world_path(&world, "..")), 0));
-    ssd_world_release(&world);
+    unmount_small();
 }
 
 Test(tier_ssd_files, layouts_that_nobody_uses_go_when_room_is_needed_the_oldest_first)
@@ -307,7 +459,7 @@ Test(tier_ssd_files, layouts_that_nobody_uses_go_when_room_is_needed_the_oldest_
     snprintf(newer, sizeof newer, "%s", ssd_world_path(&world, "layout-0000000000000001"));
     leave_layout(0x2, 3);
     leave_layout(0x1, 3);
-    world.config.file_bytes = 4 * SSD_SLOT_BYTES;
+    ssd_world_split(&world, 4);
     cr_assert(eq(int, ssd_world_open(&world), 0), "%s", world.why);
     cr_assert(eq(u32, world.tier->slot_count, 11));
 

@@ -259,7 +259,7 @@ Test(tier_store, clearing_withdraws_all_children_first_and_voids_what_runs)
     world_save(world, 1, 8);
     cr_assert(eq(int, world_begin_save_at(world, &save, 9, 8, 8, 8), 0));
 
-    tier_store_clear(world->store);
+    tier_store_clear(world->store, NULL);
     world_settle(world);
 
     cr_assert(save.is_done);

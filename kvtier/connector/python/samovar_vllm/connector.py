@@ -2,8 +2,8 @@
 """connector: what vLLM loads. Joins its interface to the two halves that do the work, scheduler.py
 and worker.py, of which each process of the engine has one.
 
-Where the engine's cache is not of the kind that the agent can keep (several groups, windows,
-several ranks), or its memory cannot be given away, it says so once and stays out: every answer then
+Where the engine's cache is not of the kind that the agent can keep (several groups, windows, ranks
+on several nodes), or its memory cannot be given away, it says so once and stays out: every answer then
 is "nothing", and the engine serves as if there were no connector.
 """
 
@@ -19,8 +19,9 @@ from vllm.v1.kv_cache_interface import (FullAttentionSpec, MLAAttentionSpec,
                                         UniformTypeKVCacheSpecs)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from . import memory, wire
+from . import counts, memory, wire
 from .link import Link
+from .metrics import PromMetrics, Stats
 from .scheduler import Plan, Scheduler
 from .worker import Absent, Worker
 
@@ -45,6 +46,7 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._scheduler, self._worker, self._memfds = None, Absent(), None
+        self._counts = counts.Counts()
         extra = self._kv_transfer_config.get_from_extra_config
         self._path = extra("socket", SOCKET)
         why_not = why_unusable(vllm_config, kv_cache_config)
@@ -58,7 +60,8 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
             logger.warning("samovar: kv_load_failure_policy is set to recompute")
             self._kv_transfer_config.kv_load_failure_policy = "recompute"
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = Scheduler(self._make_link, self._hello, self._hello["block_tokens"])
+            self._scheduler = Scheduler(self._make_link, self._hello, self._hello["block_tokens"],
+                                        self._counts)
 
     def _make_link(self, owner):
         return Link(self._path, owner, logger)
@@ -72,11 +75,27 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.close()
         self._worker.close()
 
+    # --- what is counted, by either half ---
+
+    def get_kv_connector_stats(self):
+        counted = self._counts.take()
+        return Stats(counted) if counted else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     # --- scheduler ---
 
     def on_new_request(self, request):
         if self._scheduler:
             self._scheduler.add(request)
+        else:
+            self._counts.add(counts.REQUESTS, "engine")
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         tokens = self._scheduler.match(request, num_computed_tokens) if self._scheduler else 0
@@ -124,11 +143,13 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
         logger.info("samovar: %d bytes a block, in %d pieces of %d allocations",
                     sum(segment[-1] for segment in layout.segments), len(layout.segments),
                     len(layout.storages))
-        self._worker = Worker(self._make_link, self._hello, engine_memory)
+        is_pipelined = self._vllm_config.parallel_config.pipeline_parallel_size > 1
+        self._worker = Worker(self._make_link, self._hello, engine_memory, self._counts,
+                              is_pipelined)
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)
-        self._worker.begin_step()
+        self._worker.begin_step(connector_metadata.plan.step)
 
     def start_load_kv(self, forward_context, **kwargs):
         self._worker.load(self._get_connector_metadata().plan.loads)
@@ -169,12 +190,28 @@ def why_unusable(vllm_config, kv_cache_config):
     draft = vllm_config.speculative_config
     if draft is not None and draft.method not in DRAFTS_WITHOUT_CACHE:
         return f"a draft model ({draft.method}): its cache depends on the token behind a block"
-    if vllm_config.parallel_config.world_size != 1:
-        return f"{vllm_config.parallel_config.world_size} ranks"
+    why_not = why_ranks_unusable(vllm_config.parallel_config, kv_cache_config)
+    if why_not is not None:
+        return why_not
     if vllm_config.device_config.device_type not in ("cpu", "cuda"):
         return f"a device of kind {vllm_config.device_config.device_type}"
     if not vllm_config.cache_config.enable_prefix_caching:
         return "prefix caching is off"
+    return None
+
+
+def why_ranks_unusable(parallel, kv_cache_config):
+    """A sentence, or None: all ranks are on this node, and have of each block all its tokens."""
+    if parallel.world_size > wire.RANK_COUNT_MAX:
+        return f"{parallel.world_size} ranks"
+    if getattr(parallel, "nnodes", 1) > 1:
+        return f"ranks on {parallel.nnodes} nodes: each agent would see some of them only"
+    for name in ("prefill_context_parallel_size", "decode_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            return f"{name} is {getattr(parallel, name)}: a rank has some tokens of a block only"
+    if (parallel.pipeline_parallel_size > 1
+            and getattr(kv_cache_config, "needs_kv_cache_zeroing", False)):
+        return "pipelined ranks whose blocks are cleared before a step"
     return None
 
 
@@ -202,6 +239,7 @@ def model_text(vllm_config):
     """All that blocks of two engines must have in common to be exchangeable. The version of vLLM
     and the layout are in it because pages are opaque: nobody could tell that their order changed."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
+    parallel = vllm_config.parallel_config
     attention = getattr(vllm_config, "attention_config", None)
     parts = {
         "model": model.model, "revision": model.revision, "dtype": str(model.dtype),
@@ -210,6 +248,9 @@ def model_text(vllm_config):
         "attention": getattr(attention, "backend", None), "vllm": vllm.__version__,
         "config": hashlib.sha256(model.hf_config.to_json_string().encode()).hexdigest()[:16],
         "files": files_digest(model.model),
+        # Which rank has which heads and layers.
+        "ranks": None if parallel.world_size == 1 else
+                 f"tp{parallel.tensor_parallel_size}pp{parallel.pipeline_parallel_size}",
     }
     text = " ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
     if len(text.encode()) > wire.TEXT_BYTES_MAX:

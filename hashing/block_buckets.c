@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/residency/block_buckets.h"
+#include "hashing/block_buckets.h"
 
 #include <assert.h>
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * block_buckets: where block_table finds its entries: slots of a tag and an entry's number, in
- * buckets of a cache line. Which entry a tag means among those that share it is seen in the
- * entries, by their user; so is when to grow. One thread at a time.
+ * block_buckets: where a table finds its entries by the hashes of blocks: slots of a tag and an
+ * entry's number, in buckets of a cache line. Which entry a tag means among those that share it is
+ * seen in the entries, by their user; so is when to grow. One thread at a time.
  */
-#ifndef ROUTER_RESIDENCY_BLOCK_BUCKETS_H
-#define ROUTER_RESIDENCY_BLOCK_BUCKETS_H
+#ifndef HASHING_BLOCK_BUCKETS_H
+#define HASHING_BLOCK_BUCKETS_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,6 +20,9 @@ struct block_bucket {
     uint32_t tags[BLOCK_BUCKET_SLOTS];
     uint32_t entries[BLOCK_BUCKET_SLOTS]; /* 0: free */
 };
+
+/* Half slots of a bucket that may be in use on average: some are free then, which ends searches. */
+enum { BLOCK_BUCKET_FILLED_HALVES = 13 };
 
 struct block_buckets {
     struct block_bucket *at; /* the caller's memory, zeroed; NULL: none */
@@ -50,14 +54,26 @@ static inline bool block_bucket_is_full(const struct block_bucket *bucket)
     return bucket->entries[BLOCK_BUCKET_SLOTS - 1] != 0;
 }
 
-/* A bit for each slot with that tag; of free slots too, if it is 0. */
+/* Buckets that take so many slots. */
+static inline size_t block_buckets_count_for(size_t slot_count)
+{
+    return slot_count * 2 / BLOCK_BUCKET_FILLED_HALVES + 1;
+}
+
+static inline unsigned block_bucket_bit(const struct block_bucket *bucket, uint32_t tag, unsigned i)
+{
+    return (unsigned)(bucket->tags[i] == tag) << i;
+}
+
+/* A bit for each slot with that tag; of free slots too, if it is 0. Written out: a loop that the
+ * compiler keeps costs as much as the cache line. */
 static inline unsigned block_bucket_with_tag(const struct block_bucket *bucket, uint32_t tag)
 {
-    unsigned mask = 0;
-
-    for (unsigned i = 0; i < BLOCK_BUCKET_SLOTS; i++)
-        mask |= (unsigned)(bucket->tags[i] == tag) << i;
-    return mask;
+    static_assert(BLOCK_BUCKET_SLOTS == 8, "a term for each");
+    return block_bucket_bit(bucket, tag, 0) | block_bucket_bit(bucket, tag, 1) |
+           block_bucket_bit(bucket, tag, 2) | block_bucket_bit(bucket, tag, 3) |
+           block_bucket_bit(bucket, tag, 4) | block_bucket_bit(bucket, tag, 5) |
+           block_bucket_bit(bucket, tag, 6) | block_bucket_bit(bucket, tag, 7);
 }
 
 /* Adds a slot. There is room. */
