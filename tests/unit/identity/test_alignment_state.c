@@ -163,6 +163,26 @@ Test(alignment_state, a_text_block_that_was_never_joined_is_not_saved)
     alignment_release(&world.alignment);
 }
 
+Test(alignment_state, an_answer_that_is_withheld_is_not_saved)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+    uint32_t last = text_chain_find(&world.alignment.text, request.text[9].hash);
+    world.alignment.aligned[last].is_answer = world.alignment.aligned[last].is_withheld = true;
+    struct buf state = save(&world);
+
+    restart(&world, 512, &state);
+    give(&world, &request, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, count_claimed(&world, &request), 9));
+    buf_release(&state);
+    alignment_release(&world.alignment);
+}
+
 /* All but the first slice, which is begun already. */
 static void save_rest(struct world *world, uint32_t count, struct buf *state)
 {
