@@ -158,14 +158,15 @@ static void tell_rival(struct reporter *reporter)
 static void on_flush(uv_timer_t *timer)
 {
     struct reporter *reporter = timer->data;
+    bool is_saving;
 
     reporter->is_flush_soon = false;
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
-    state_keeper_save_if_due(&reporter->state);
+    is_saving = state_keeper_save_if_due(&reporter->state);
     tell_rival(reporter);
     if (reporter->is_rival_told && reporter->proof == LIFE_LIVING)
         take_life(reporter);
-    uv_timer_start(timer, on_flush, IDLE_FLUSH_MS, 0);
+    uv_timer_start(timer, on_flush, is_saving ? STATE_KEEPER_STEP_MS : IDLE_FLUSH_MS, 0);
 }
 
 static void flush_soon(struct reporter *reporter)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "backends/runtime/buf.h"
+#include "backends/runtime/clock.h"
 #include "backends/runtime/log.h"
 #include "kvtier/identity/alignment_state.h"
 #include "kvtier/state_file.h"
@@ -16,14 +17,14 @@
  * DESIGN
  *
  * What was learned of text and tokens is kept under the fingerprint and the model that the engine
- * lists. Its bytes are written by the loop, which alone may look at the alignment; the file by a
- * thread, because disks may be slow. Taken up it claims nothing by itself; what the engine replays
- * does.
+ * lists. Its bytes are written by the loop, which alone may look at the alignment, in slices
+ * between its other work; the digest and the file by a thread, because disks may be slow. Taken up
+ * it claims nothing by itself; what the engine replays does.
  */
 
 enum {
-    SAVE_MS = 30000,
     STATE_BYTES_MAX = 1 << 30,
+    SLICE_BLOCKS = 4096, /* 0.25 ms, 0.9 at most, of a million; a chain is never cut, if longer */
 };
 
 /* A state on its way to the disk. */
@@ -31,7 +32,9 @@ struct state_save {
     uv_work_t work;
     struct state_keeper *keeper;
     struct buf bytes;
-    uint64_t joins; /* what had been learned by then */
+    uint64_t joins; /* what had been learned when it began */
+    uint64_t loop_us;
+    bool is_whole; /* a thread writes it */
     int status;
 };
 
@@ -65,7 +68,7 @@ bool state_keeper_take_up(struct state_keeper *keeper, const char *model)
     if (keeper->identity != 0 || model[0] == '\0' || keeper->config.dir[0] == '\0')
         return false;
     keeper->identity = identity_of(keeper, model);
-    keeper->saved_ms = io_loop_now_ms(keeper->config.io);
+    keeper->pace.begun_ms = io_loop_now_ms(keeper->config.io);
     buf_init(&bytes, STATE_BYTES_MAX);
     status = state_file_read(keeper->config.dir, state_keeper_worker(keeper), &bytes);
     if (status == 0)
@@ -101,8 +104,10 @@ static void write_state(uv_work_t *work)
 {
     struct state_save *save = work->data;
 
-    save->status = state_file_write(save->keeper->config.dir, state_keeper_worker(save->keeper),
-                                    buf_slice(&save->bytes));
+    save->status = alignment_save_seal(save->keeper->config.secret, &save->bytes, 0);
+    if (save->status == 0)
+        save->status = state_file_write(save->keeper->config.dir, state_keeper_worker(save->keeper),
+                                        buf_slice(&save->bytes));
 }
 
 /* At the end there is nobody to keep waiting. */
@@ -128,50 +133,75 @@ static void finish_close(struct state_keeper *keeper)
     keeper->on_closed(keeper->closed_ctx);
 }
 
+static void end_save(struct state_keeper *keeper, int status)
+{
+    struct state_save *save = keeper->save;
+
+    note_saved(keeper, status);
+    if (status == 0)
+        keeper->pace.joins = save->joins;
+    keeper->pace.bytes = buf_len(&save->bytes);
+    keeper->pace.loop_us = save->loop_us;
+    keeper->save = NULL;
+    buf_release(&save->bytes);
+    free(save);
+}
+
 static void on_state_written(uv_work_t *work, int status)
 {
     struct state_save *save = work->data;
     struct state_keeper *keeper = save->keeper;
 
     (void)status; /* it is never cancelled */
-    note_saved(keeper, save->status);
-    if (save->status == 0)
-        keeper->saved_joins = save->joins;
-    keeper->save = NULL;
-    buf_release(&save->bytes);
-    free(save);
+    end_save(keeper, save->status);
     if (keeper->on_closed != NULL)
         finish_close(keeper);
 }
 
-void state_keeper_save_if_due(struct state_keeper *keeper)
+static void begin_save(struct state_keeper *keeper)
 {
-    const uint64_t now_ms = io_loop_now_ms(keeper->config.io);
-    struct state_save *save;
+    struct state_save *save = calloc(1, sizeof *save);
     int status;
 
-    if (keeper->identity == 0 || keeper->save != NULL || now_ms - keeper->saved_ms < SAVE_MS ||
-        keeper->saved_joins == keeper->config.alignment->stats.joined)
-        return;
-    keeper->saved_ms = now_ms;
-    save = calloc(1, sizeof *save);
     if (save == NULL)
         abort(); /* bookkeeping */
     save->keeper = keeper;
     save->joins = keeper->config.alignment->stats.joined;
     save->work.data = save;
     buf_init(&save->bytes, STATE_BYTES_MAX);
-    status = alignment_save(keeper->config.alignment, keeper->identity, &save->bytes);
+    keeper->save = save;
+    keeper->pace.begun_ms = io_loop_now_ms(keeper->config.io);
+    status = alignment_save_begin(keeper->config.alignment, keeper->identity, &save->bytes);
+    if (status < 0)
+        end_save(keeper, status);
+}
+
+static void save_slice(struct state_keeper *keeper)
+{
+    struct state_save *save = keeper->save;
+    const uint64_t begun_us = clock_now_us();
+    int status = alignment_save_step(keeper->config.alignment, SLICE_BLOCKS);
+
+    save->loop_us += clock_now_us() - begun_us;
+    if (status == 1)
+        return;
+    save->is_whole = true;
     if (status == 0)
         status =
             uv_queue_work(&keeper->config.io->loop, &save->work, write_state, on_state_written);
-    if (status == 0) {
-        keeper->save = save;
-        return;
-    }
-    note_saved(keeper, status);
-    buf_release(&save->bytes);
-    free(save);
+    if (status < 0)
+        end_save(keeper, status);
+}
+
+bool state_keeper_save_if_due(struct state_keeper *keeper)
+{
+    if (keeper->save == NULL && keeper->identity != 0 && keeper->on_closed == NULL &&
+        state_pace_is_due(&keeper->pace, io_loop_now_ms(keeper->config.io),
+                          keeper->config.alignment->stats.joined))
+        begin_save(keeper);
+    if (keeper->save != NULL && !keeper->save->is_whole)
+        save_slice(keeper);
+    return keeper->save != NULL && !keeper->save->is_whole;
 }
 
 void state_keeper_close(struct state_keeper *keeper, void (*on_closed)(void *ctx), void *ctx)
@@ -180,6 +210,12 @@ void state_keeper_close(struct state_keeper *keeper, void (*on_closed)(void *ctx
 
     keeper->on_closed = on_closed;
     keeper->closed_ctx = ctx;
+    if (keeper->save != NULL && !keeper->save->is_whole) { /* the last one says all that it would */
+        alignment_save_abandon(keeper->config.alignment);
+        buf_release(&keeper->save->bytes);
+        free(keeper->save);
+        keeper->save = NULL;
+    }
     if (keeper->save == NULL)
         finish_close(keeper);
 }

@@ -13,6 +13,7 @@
 
 #include "backends/io_loop.h"
 #include "kvtier/identity/alignment.h"
+#include "kvtier/state_pace.h"
 
 struct state_save;
 
@@ -34,9 +35,8 @@ struct state_keeper_stats {
 struct state_keeper {
     struct state_keeper_config config;
     uint64_t identity;       /* 0: the model is not known, so there is no state to keep */
-    uint64_t saved_ms;       /* when it was saved last, or tried */
-    uint64_t saved_joins;    /* of the last save that was written: what had been learned */
-    struct state_save *save; /* the one a thread writes now, or NULL */
+    struct state_pace pace;  /* of the last save */
+    struct state_save *save; /* the one that is under way, or NULL */
     bool has_failed;         /* to save, the last time */
     struct state_keeper_stats stats;
     void (*on_closed)(void *ctx); /* NULL: not closing */
@@ -52,8 +52,11 @@ bool state_keeper_take_up(struct state_keeper *keeper, const char *model);
 /* What the worker is called in names of files. */
 uint64_t state_keeper_worker(const struct state_keeper *keeper);
 
-/* Saves when the last try was long ago and something was learned since it was last saved. */
-void state_keeper_save_if_due(struct state_keeper *keeper);
+enum { STATE_KEEPER_STEP_MS = 5 };
+
+/* Saves what was learned when state_pace says so, a slice of it with each call, of about a
+ * quarter of a millisecond. True: the next slice is due in STATE_KEEPER_STEP_MS. */
+bool state_keeper_save_if_due(struct state_keeper *keeper);
 
 /* Saves once more, and calls on_closed: at once, or by the loop when a thread still writes. */
 void state_keeper_close(struct state_keeper *keeper, void (*on_closed)(void *ctx), void *ctx);

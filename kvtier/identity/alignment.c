@@ -154,6 +154,7 @@ static void on_text_forgotten(void *ctx, uint32_t index, uint64_t hash, uint32_t
     struct alignment *alignment = ctx;
 
     detach(alignment, index);
+    alignment_save_note_forgotten(alignment, index);
     count_claimed_child(alignment, parent, alignment->aligned[index].claimed != 0 ? -1 : 0);
     claim(alignment, index, hash, 0);
     alignment->aligned[index] = (struct aligned){.is_stale = alignment->aligned[index].is_stale};
@@ -320,10 +321,12 @@ void alignment_release(struct alignment *alignment)
     text_chain_release(&alignment->text);
     attempt_table_release(&alignment->attempts);
     block_map_release(&alignment->by_block);
+    free(alignment->saving);
     free(alignment->aligned);
     free(alignment->stale);
     free(alignment->path);
     free(alignment->blocks);
+    alignment->saving = NULL;
     alignment->aligned = NULL;
     alignment->stale = alignment->path = alignment->blocks = NULL;
 }

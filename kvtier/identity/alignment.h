@@ -69,6 +69,8 @@ struct alignment_stats {
     uint64_t answers_parted; /* or not: they became other tokens, or were dropped */
 };
 
+struct alignment_saving;
+
 struct alignment {
     struct alignment_config config;
     struct token_chain tokens; /* give it the events: token_chain_store() and so on, then flush */
@@ -78,9 +80,10 @@ struct alignment {
     struct block_map by_block; /* token block's name -> first text block that ends there */
     uint32_t *stale;           /* [text_nodes_max] */
     uint32_t stale_count;
-    uint32_t span_max;   /* token blocks that one text block has ever covered */
-    uint32_t *path;      /* [depth_max] text nodes of the join in progress, first to last */
-    uint32_t *blocks;    /* [depth_max + 1] its token nodes by depth */
+    uint32_t span_max; /* token blocks that one text block has ever covered */
+    uint32_t *path;    /* [depth_max] text nodes of the join in progress, first to last */
+    uint32_t *blocks;  /* [depth_max + 1] its token nodes by depth */
+    struct alignment_saving *saving; /* a save in slices that is under way, or NULL */
     bool has_news;       /* since the last flush something came that may complete an attempt */
     double answer_share; /* of an answer's tokens, from its first on, that the next turn finds: the
                           * median of what was seen, 1 at first */

@@ -292,12 +292,13 @@ static void mark_children(struct alignment *alignment, uint32_t index)
 static void attach_path(const struct join *join)
 {
     struct alignment *alignment = join->alignment;
-    uint32_t parent_depth = 0;
+    uint32_t parent_depth = 0, changed = join->path_count;
 
     for (uint32_t i = 0; i < join->path_count; i++) {
         const uint32_t index = alignment->path[i];
         struct aligned *aligned = on_path(join, i);
         const uint32_t depth = aligned->depth;
+        const uint64_t block = aligned->block;
 
         alignment_attach(alignment, index, block_full_at(join, aligned->token_end));
         alignment_note_span(alignment, aligned->depth, parent_depth);
@@ -305,7 +306,10 @@ static void attach_path(const struct join *join)
         if (aligned->depth != depth)
             mark_children(alignment, index);
         parent_depth = aligned->depth;
+        if (aligned->block != block && i < changed)
+            changed = i;
     }
+    alignment_save_note_path(alignment, changed, join->path_count);
 }
 
 static void lay_out_path(struct join *join, uint32_t tip)

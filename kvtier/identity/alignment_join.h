@@ -29,6 +29,11 @@ bool alignment_attach_name(struct alignment *alignment, uint32_t index, uint64_t
 /* A text block ends in a token block at depth, the one before it at parent_depth. */
 void alignment_note_span(struct alignment *alignment, uint32_t depth, uint32_t parent_depth);
 
+/* What changes while a save in slices is under way: a text block is forgotten; blocks of
+ * alignment's path, the first so many of it, are mapped otherwise from changed on. */
+void alignment_save_note_forgotten(struct alignment *alignment, uint32_t index);
+void alignment_save_note_path(struct alignment *alignment, uint32_t changed, uint32_t path_count);
+
 /* The next flush looks at the claim on this text block. */
 void alignment_mark_stale(struct alignment *alignment, uint32_t index);
 

@@ -53,6 +53,8 @@ static void unlist(struct text_chain *chain, uint32_t index)
 
     if (index == 0 || !is_listed(chain, index))
         return;
+    if (chain->walked == index)
+        chain->walked = node->older;
     *(node->older != 0 ? &chain->nodes[node->older].newer : &chain->oldest) = node->newer;
     *(node->newer != 0 ? &chain->nodes[node->newer].older : &chain->newest) = node->older;
     node->older = node->newer = 0;
@@ -129,9 +131,18 @@ const struct text_node *text_chain_at(const struct text_chain *chain, uint32_t i
     return &chain->nodes[index];
 }
 
-uint32_t text_chain_next_leaf(const struct text_chain *chain, uint32_t leaf)
+void text_chain_walk_begin(struct text_chain *chain)
 {
-    return leaf != 0 ? chain->nodes[leaf].newer : chain->oldest;
+    chain->walked = 0;
+}
+
+uint32_t text_chain_walk_next(struct text_chain *chain)
+{
+    const uint32_t leaf = chain->walked != 0 ? chain->nodes[chain->walked].newer : chain->oldest;
+
+    if (leaf != 0)
+        chain->walked = leaf;
+    return leaf;
 }
 
 /* How many of blocks are known behind start, in their places; negative: they contradict. */

@@ -62,6 +62,7 @@ struct text_chain {
     uint32_t node_count;
     uint32_t oldest; /* of the leaves */
     uint32_t newest;
+    uint32_t walked; /* the newest leaf that a walk has come to; 0: none yet */
     struct text_chain_stats stats;
 };
 
@@ -85,8 +86,13 @@ uint32_t text_chain_find(const struct text_chain *chain, uint64_t hash);
 /* The node of an index that is not 0; its hash is 0 when it is free. */
 const struct text_node *text_chain_at(const struct text_chain *chain, uint32_t index);
 
-/* The leaf used next after this one; 0: the first of all, and none after the last. */
-uint32_t text_chain_next_leaf(const struct text_chain *chain, uint32_t leaf);
+/*
+ * A walk over the leaves, the one used longest ago first; chain may change on the way. A leaf that
+ * is used meanwhile is met where it is then, perhaps once more; one that is forgotten is not. Next
+ * returns 0 when there is none left.
+ */
+void text_chain_walk_begin(struct text_chain *chain);
+uint32_t text_chain_walk_next(struct text_chain *chain);
 
 /* Frees everything; may be called twice, and after a failed init. Reports nothing. */
 void text_chain_release(struct text_chain *chain);

@@ -564,6 +564,24 @@ def test_what_was_learned_outlives_the_agent(world, tmp_path):
     assert world.agent.log.wait("state_taken_up")["text_blocks"] == 8
 
 
+def test_what_was_learned_seconds_before_outlives_an_agent_that_is_killed(world, tmp_path):
+    """Even one that is killed in the midst of the next save."""
+    state = tmp_path / "state"
+    world.agent.stop()
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    prompt = world.hold(1)
+    wait_until(lambda: world.metric("state_saves_total") >= 1, "it is saved", 10)
+
+    world.agent.kill()
+    file = next(state.glob("alignment-*"))
+    file.with_name(file.name + ".new").write_bytes(file.read_bytes()[:-40])
+    world.redis.call("FLUSHALL")
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+
+    world.map.wait_records(prompt.records())
+    assert world.agent.log.wait("state_taken_up")["text_blocks"] == 4
+
+
 @pytest.mark.parametrize("harm", ["damaged", "another model", "open to others"])
 def test_a_state_that_does_not_fit_is_refused_and_replaced(world, tmp_path, harm):
     state = tmp_path / "state"

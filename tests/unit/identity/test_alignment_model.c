@@ -27,6 +27,9 @@ struct model {
     uint64_t attempt;
     uint64_t joined; /* before the agent's last restart */
     uint64_t claimed_tokens;
+    struct buf state;  /* saved last; empty: never */
+    struct buf saving; /* by the save that is under way */
+    uint64_t saved_total;
 };
 
 static uint64_t below(struct model *model, uint64_t limit)
@@ -73,20 +76,37 @@ static void restart_engine(struct model *model)
     model->held_count = 0;
 }
 
-/* The agent has to be told everything by the engine again; its state may have been lost. */
+/* A save goes on, in slices of some blocks, or another one begins. */
+static void save_some(struct model *model)
+{
+    struct alignment *alignment = &model->world.alignment;
+    int status;
+
+    if (alignment->saving == NULL) {
+        buf_clear(&model->saving);
+        cr_assert(eq(int, alignment_save_begin(alignment, IDENTITY, &model->saving), 0));
+    }
+    status = alignment_save_step(alignment, 1 + (uint32_t)below(model, 4));
+    cr_assert(ge(int, status, 0));
+    if (status == 0) {
+        cr_assert(eq(int, alignment_save_seal(model->world.secret, &model->saving, 0), 0));
+        buf_clear(&model->state);
+        cr_assert(eq(int, buf_append(&model->state, buf_slice(&model->saving)), 0));
+        model->saved_total++;
+    }
+}
+
+/* The agent has to be told everything by the engine again; its state is of some time before, or has
+ * been lost. */
 static void restart_agent(struct model *model)
 {
     struct alignment *alignment = &model->world.alignment;
-    struct buf state;
 
     model->joined += alignment->stats.joined;
-    buf_init(&state, 1 << 20);
-    cr_assert(eq(int, alignment_save(alignment, IDENTITY, &state), 0));
     alignment_release(alignment);
     cr_assert(eq(int, alignment_init(alignment, config_of(&model->world)), 0));
-    if (below(model, 3) > 0)
-        cr_assert(eq(int, alignment_load(alignment, IDENTITY, buf_slice(&state)), 0));
-    buf_release(&state);
+    if (below(model, 3) > 0 && buf_len(&model->state) > 0)
+        cr_assert(eq(int, alignment_load(alignment, IDENTITY, buf_slice(&model->state)), 0));
     for (size_t r = 0; r < REQUESTS; r++) { /* the replay: runs of what is held */
         struct request *request = &model->requests[r];
 
@@ -102,6 +122,8 @@ static void step(struct model *model)
 {
     struct request *request = &model->requests[below(model, REQUESTS)];
 
+    if (below(model, 2) == 0)
+        save_some(model);
     switch (below(model, 40)) {
     case 0:
         evict_some(model);
@@ -154,6 +176,8 @@ Test(alignment_model, no_prompt_is_ever_claimed_further_than_it_is_held)
         struct model model = {.random = seed};
         model.requests = calloc(REQUESTS, sizeof *model.requests);
         make_world(&model.world);
+        buf_init(&model.state, 1 << 20);
+        buf_init(&model.saving, 1 << 20);
         for (uint32_t r = 0; r < REQUESTS; r++) /* eight families that part at each depth */
             make_plain(&model.world, &model.requests[r], r % 8, 1000 * (r + 1), r + 1);
 
@@ -168,7 +192,10 @@ Test(alignment_model, no_prompt_is_ever_claimed_further_than_it_is_held)
         model.joined += model.world.alignment.stats.joined;
         cr_assert(gt(u64, model.joined, 500));
         cr_assert(gt(u64, model.claimed_tokens, 1000000)); /* and it does claim */
+        cr_assert(gt(u64, model.saved_total, 10));
         alignment_release(&model.world.alignment);
+        buf_release(&model.state);
+        buf_release(&model.saving);
         free(model.requests);
     }
 }

@@ -163,6 +163,116 @@ Test(alignment_state, a_text_block_that_was_never_joined_is_not_saved)
     alignment_release(&world.alignment);
 }
 
+Test(alignment_state, an_answer_that_is_withheld_is_not_saved)
+{
+    struct world world;
+    struct request request;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+    uint32_t last = text_chain_find(&world.alignment.text, request.text[9].hash);
+    world.alignment.aligned[last].is_answer = world.alignment.aligned[last].is_withheld = true;
+    struct buf state = save(&world);
+
+    restart(&world, 512, &state);
+    give(&world, &request, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, count_claimed(&world, &request), 9));
+    buf_release(&state);
+    alignment_release(&world.alignment);
+}
+
+/* All but the first slice, which is begun already. */
+static void save_rest(struct world *world, uint32_t count, struct buf *state)
+{
+    int status;
+
+    while ((status = alignment_save_step(&world->alignment, count)) == 1)
+        ;
+    cr_assert(eq(int, status, 0));
+    cr_assert(eq(int, alignment_save_seal(world->secret, state, 0), 0));
+}
+
+Test(alignment_state, saved_in_slices_it_is_what_it_is_at_once)
+{
+    struct world world;
+    struct request requests[8];
+    make_world(&world);
+    for (uint32_t i = 0; i < 8; i++) {
+        make_plain(&world, &requests[i], i, 1000 * (i + 1), i + 1);
+        give_all(&world, &requests[i]);
+    }
+    struct buf whole = save(&world), sliced;
+    buf_init(&sliced, STATE_BYTES_MAX);
+
+    cr_assert(eq(int, alignment_save_begin(&world.alignment, IDENTITY, &sliced), 0));
+    cr_assert(eq(int, alignment_save_step(&world.alignment, 1), 1));
+    save_rest(&world, 1, &sliced);
+
+    cr_assert(slice_eq(buf_slice(&sliced), buf_slice(&whole)));
+    buf_release(&whole);
+    buf_release(&sliced);
+    alignment_release(&world.alignment);
+}
+
+Test(alignment_state,
+     what_comes_or_is_mapped_otherwise_between_two_slices_is_saved_as_it_came_to_be)
+{
+    struct world world;
+    struct request first, other, late;
+    struct buf state;
+    make_world(&world);
+    make_plain(&world, &first, 0, 1000, 1);
+    for (size_t i = 8 * BLOCK_TOKENS; i < first.id_count; i++)
+        first.ids[i] += 70000;
+    finish_request(&world, &first, 1);
+    give_all(&world, &first);
+    make_plain(&world, &other, 2, 2000, 2);
+    give_all(&world, &other);
+    buf_init(&state, STATE_BYTES_MAX);
+    cr_assert(eq(int, alignment_save_begin(&world.alignment, IDENTITY, &state), 0));
+    cr_assert(eq(int, alignment_save_step(&world.alignment, 1), 1)); /* the first run is written */
+
+    evict_all(&world, &first);
+    make_plain(&world, &first, 0, 1000, 3); /* its text is other tokens now */
+    give_all(&world, &first);
+    make_plain(&world, &late, 1, 3000, 4);
+    give_all(&world, &late);
+    save_rest(&world, 1, &state);
+    restart(&world, 512, &state);
+    give(&world, &first, EVENT);
+    give(&world, &late, EVENT);
+    alignment_flush(&world.alignment, 0);
+
+    cr_assert(eq(sz, count_claimed(&world, &first), 10));
+    cr_assert(eq(sz, count_claimed(&world, &late), 10));
+    buf_release(&state);
+    alignment_release(&world.alignment);
+}
+
+Test(alignment_state, a_save_that_is_given_up_leaves_nothing)
+{
+    struct world world;
+    struct request request;
+    struct buf out;
+    make_world(&world);
+    make_plain(&world, &request, 0, 1000, 1);
+    give_all(&world, &request);
+    buf_init(&out, STATE_BYTES_MAX);
+    cr_assert(eq(int, buf_append(&out, SLICE("x")), 0));
+
+    cr_assert(eq(int, alignment_save_begin(&world.alignment, IDENTITY, &out), 0));
+    cr_assert(eq(int, alignment_save_step(&world.alignment, 1), 1));
+    alignment_save_abandon(&world.alignment);
+    alignment_save_abandon(&world.alignment);
+
+    cr_assert(eq(sz, buf_len(&out), 1));
+    cr_assert(eq(int, alignment_save(&world.alignment, IDENTITY, &out), 0));
+    buf_release(&out);
+    alignment_release(&world.alignment);
+}
+
 Test(alignment_state, nothing_is_taken_of_a_state_that_is_damaged_cut_or_anothers)
 {
     struct world world;

@@ -169,6 +169,47 @@ Test(text_chain, a_record_too_long_for_the_room_is_taken_back_whole)
     text_chain_release(&chain);
 }
 
+/* The hash of the leaf that a walk comes to next; 0: that was all. */
+static uint64_t walk(struct text_chain *chain)
+{
+    const uint32_t leaf = text_chain_walk_next(chain);
+
+    return leaf != 0 ? text_chain_at(chain, leaf)->hash : 0;
+}
+
+Test(text_chain, a_walk_meets_each_leaf_though_one_is_used_or_forgotten_on_the_way)
+{
+    struct text_chain chain = make_chain(6, NULL);
+    for (uint64_t first = 10; first <= 60; first += 10)
+        cr_assert(eq(int, extend(&chain, 0, first, 1), 0));
+    text_chain_walk_begin(&chain);
+
+    cr_assert(eq(u64, walk(&chain), 10));
+    cr_assert(eq(int, extend(&chain, 0, 20, 1), 0)); /* the next one is the newest now */
+    cr_assert(eq(u64, walk(&chain), 30));
+    cr_assert(eq(int, extend(&chain, 0, 70, 3), 0)); /* 10, 30 and the next one are forgotten */
+
+    const uint64_t rest[] = {50, 60, 20, 72, 0, 0};
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++)
+        cr_assert(eq(u64, walk(&chain), rest[i]));
+    text_chain_release(&chain);
+}
+
+Test(text_chain, a_walk_that_has_not_come_to_a_leaf_meets_its_parent_when_that_is_one)
+{
+    struct text_chain chain = make_chain(4, NULL);
+    cr_assert(eq(int, extend(&chain, 0, 10, 2), 0));
+    cr_assert(eq(int, extend(&chain, 0, 20, 2), 0));
+    text_chain_walk_begin(&chain);
+
+    cr_assert(eq(int, extend(&chain, 21, 22, 1), 0)); /* in the place of 11 */
+
+    cr_assert(eq(u64, walk(&chain), 10));
+    cr_assert(eq(u64, walk(&chain), 22));
+    cr_assert(zero(u64, walk(&chain)));
+    text_chain_release(&chain);
+}
+
 Test(text_chain, chains_deeper_than_allowed_are_refused)
 {
     struct text_chain chain;

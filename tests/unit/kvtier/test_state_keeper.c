@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { FINGERPRINT = 7 };
+enum { FINGERPRINT = 7, TEXT_MAX = 8192 };
 
 static const uint8_t secret[DIGEST_SECRET_BYTES] = {1};
 
@@ -70,6 +70,25 @@ static void note_closed(void *ctx)
     *is_closed = true;
 }
 
+static void begin_life(struct state_keeper *keeper, struct alignment *alignment, const char *dir)
+{
+    cr_assert(
+        zero(int, alignment_init(alignment, (struct alignment_config){.secret = secret,
+                                                                      .token_nodes_max = 16,
+                                                                      .text_nodes_max = TEXT_MAX,
+                                                                      .depth_max = 16,
+                                                                      .attempts_max = 4,
+                                                                      .wait_ms = 1000,
+                                                                      .groups = 1,
+                                                                      .on_claimed = on_claimed})));
+    state_keeper_init(keeper, (struct state_keeper_config){.io = &io,
+                                                           .alignment = alignment,
+                                                           .dir = dir,
+                                                           .worker = "http://10.0.0.1:8000",
+                                                           .secret = secret,
+                                                           .fingerprint = FINGERPRINT});
+}
+
 /* The life of an agent whose engine lists model. */
 static struct state_keeper_stats live_once(const char *dir, const char *model)
 {
@@ -77,21 +96,7 @@ static struct state_keeper_stats live_once(const char *dir, const char *model)
     struct state_keeper keeper;
     bool is_closed = false;
 
-    cr_assert(
-        zero(int, alignment_init(&alignment, (struct alignment_config){.secret = secret,
-                                                                       .token_nodes_max = 16,
-                                                                       .text_nodes_max = 16,
-                                                                       .depth_max = 16,
-                                                                       .attempts_max = 4,
-                                                                       .wait_ms = 1000,
-                                                                       .groups = 1,
-                                                                       .on_claimed = on_claimed})));
-    state_keeper_init(&keeper, (struct state_keeper_config){.io = &io,
-                                                            .alignment = &alignment,
-                                                            .dir = dir,
-                                                            .worker = "http://10.0.0.1:8000",
-                                                            .secret = secret,
-                                                            .fingerprint = FINGERPRINT});
+    begin_life(&keeper, &alignment, dir);
     (void)state_keeper_take_up(&keeper, model);
     cr_assert(not(state_keeper_take_up(&keeper, model)));
     state_keeper_close(&keeper, note_closed, &is_closed);
@@ -143,4 +148,68 @@ Test(state_keeper, a_directory_that_is_gone_is_a_failure_and_ends_nothing)
 
     cr_assert(zero(u64, stats.saved_total));
     cr_assert(eq(u64, stats.failed_total, 1));
+}
+
+/* So many prompts of one block, each joined, the last one so long ago that they are to be saved. */
+static void learn(struct state_keeper *keeper, struct alignment *alignment, uint32_t count)
+{
+    uint32_t tip;
+
+    for (uint32_t i = 1; i <= count; i++) {
+        cr_assert(zero(
+            int, text_chain_extend(&alignment->text, 0, &(struct text_block){i, 256}, 1, &tip)));
+        alignment->aligned[tip].is_mapped = true;
+    }
+    alignment->stats.joined += count;
+    keeper->pace.begun_ms -= STATE_PACE_MS;
+}
+
+Test(state_keeper, what_was_learned_is_saved_in_slices_and_once)
+{
+    struct alignment alignment;
+    struct state_keeper keeper;
+    bool is_closed = false;
+    size_t slices = 1;
+    begin_life(&keeper, &alignment, directory);
+    (void)state_keeper_take_up(&keeper, "llama");
+    bool is_early = state_keeper_save_if_due(&keeper);
+    learn(&keeper, &alignment, TEXT_MAX);
+
+    while (state_keeper_save_if_due(&keeper))
+        slices++;
+    while (keeper.stats.saved_total == 0)
+        uv_run(&io.loop, UV_RUN_ONCE);
+    keeper.pace.begun_ms -= STATE_PACE_MS;
+    bool is_again = state_keeper_save_if_due(&keeper);
+
+    cr_assert(not(is_early));
+    cr_assert(not(is_again));
+    cr_assert(gt(sz, slices, 2));
+    cr_assert(eq(sz, file_count(false), 1));
+    cr_assert(eq(u64, keeper.pace.bytes, 24 + TEXT_MAX * (16 + 24)));
+    state_keeper_close(&keeper, note_closed, &is_closed);
+    cr_assert(is_closed);
+    alignment_release(&alignment);
+}
+
+Test(state_keeper, who_ends_between_two_slices_saves_all_of_it)
+{
+    struct alignment alignment;
+    struct state_keeper keeper;
+    bool is_closed = false;
+    begin_life(&keeper, &alignment, directory);
+    (void)state_keeper_take_up(&keeper, "llama");
+    learn(&keeper, &alignment, TEXT_MAX);
+    cr_assert(state_keeper_save_if_due(&keeper));
+
+    state_keeper_close(&keeper, note_closed, &is_closed);
+
+    cr_assert(is_closed);
+    cr_assert(eq(u64, keeper.stats.saved_total, 1));
+    alignment_release(&alignment);
+    begin_life(&keeper, &alignment, directory);
+    (void)state_keeper_take_up(&keeper, "llama");
+    cr_assert(eq(u32, alignment.text.node_count, TEXT_MAX));
+    state_keeper_close(&keeper, note_closed, &is_closed);
+    alignment_release(&alignment);
 }
