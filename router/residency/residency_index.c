@@ -23,8 +23,9 @@
  *
  * Tiers are bitmaps too: who still has everything in HBM, and whose run is in CPU memory or on SSD
  * just now. Tokens are asked for where a holder goes from one tier to another, hardly ever more
- * than twice in a prompt: entering subtracts what lies before, leaving adds what lies behind. An
- * index in which nobody ever stored a block below HBM does none of this.
+ * than twice in a prompt: entering subtracts what lies before, leaving adds what lies behind. A
+ * block that all have in HBM, as all before it, needs none of this; an index in which nobody ever
+ * stored a block below HBM does not even ask.
  *
  * A retired holder is a bit that a match begins without. Sweeps walk the map round and round, a few
  * slots at a time, between other changes; an entry that moves past the walk is met in its next
@@ -260,23 +261,35 @@ static void cross(struct match_run *run, size_t at, enum residency_tier tier, ui
     }
 }
 
+/* Whether all who have everything so far have it in HBM, and the block with this bitmap, too. */
+static bool is_all_near(const struct match_run *run, const uint64_t *hbm)
+{
+    uint64_t far = 0;
+
+    for (size_t at = 0; at < run->word_count; at++)
+        far |= run->active[at] & ~(run->hbm[at] & hbm[at]);
+    return far == 0;
+}
+
 /* holders[]: those of the block with this value who can go on with it. */
 static void follow_tiers(struct match_run *run, uint64_t value, uint64_t value_before,
                          uint64_t *holders)
 {
-    uint64_t hbm[HOLDER_WORD_COUNT], cpu[HOLDER_WORD_COUNT], ssd[HOLDER_WORD_COUNT];
+    uint64_t cpu[HOLDER_WORD_COUNT], ssd[HOLDER_WORD_COUNT];
 
-    block_holders_write(value, RESIDENCY_HBM, hbm, run->word_count);
+    block_holders_write(value, RESIDENCY_HBM, holders, run->word_count);
+    if (is_all_near(run, holders))
+        return; /* nobody enters another tier, is in one or falls out */
     block_holders_write(value, RESIDENCY_CPU, cpu, run->word_count);
     block_holders_write(value, RESIDENCY_SSD, ssd, run->word_count);
     for (size_t at = 0; at < run->word_count; at++) {
-        const uint64_t far = run->active[at] & ~(run->hbm[at] & hbm[at]);
+        const uint64_t far = run->active[at] & ~(run->hbm[at] & holders[at]);
 
         cpu[at] &= far;
         ssd[at] &= far & ~cpu[at];
         cross(run, at, RESIDENCY_CPU, run->cpu[at], cpu[at], value_before);
         cross(run, at, RESIDENCY_SSD, run->ssd[at], ssd[at], value_before);
-        run->hbm[at] &= hbm[at];
+        run->hbm[at] &= holders[at];
         run->cpu[at] = cpu[at];
         run->ssd[at] = ssd[at];
         holders[at] = run->hbm[at] | cpu[at] | ssd[at];

@@ -513,3 +513,26 @@ Test(block_table, the_list_names_parents_before_children)
         cr_assert(eq(u32, indices[i], block_table_find_key(table, key_of(i + 1))));
     block_table_destroy(table);
 }
+
+Test(block_table, a_list_has_parents_before_children_however_deep)
+{
+    static const uint32_t depths[] = {UINT32_MAX, 0, 2048, 1 << 22, 5, (1 << 22) - 1, 2047};
+    enum { COUNT = sizeof depths / sizeof *depths };
+    struct block_table *table = table_of(COUNT, 0, lru);
+    uint32_t indices[COUNT], last = 0;
+
+    for (uint32_t i = 0; i < COUNT; i++) { /* without their parents, as a scan finds them */
+        const uint32_t index = block_table_add(table, key_of(i + 1), 0, depths[i]);
+        cr_assert(ne(u32, index, 0));
+        place_held(table, index, BLOCK_TIER_CPU);
+    }
+
+    cr_assert(eq(sz, block_table_list(table, indices), COUNT));
+    for (size_t i = 0; i < COUNT; i++) {
+        const uint32_t depth = block_table_at(table, indices[i])->depth;
+
+        cr_assert(ge(u32, depth, last));
+        last = depth;
+    }
+    block_table_destroy(table);
+}
