@@ -62,18 +62,26 @@ def engine(request, node):
     wait_until(lambda: node.agent.metric("samovar_agent_engine_connections") == 0, "it has gone")
 
 
-def test_what_was_saved_is_loaded_again_in_every_rank_byte_by_byte(engine):
-    fresh = engine.run("fresh", PROMPT)
-    again = engine.run("again", PROMPT)
+def run_until_found(engine):
+    """An answer that takes longer than 2 ms is a miss: on a machine that others use, too."""
+    def is_found():
+        external, is_right = engine.run("again", PROMPT)
+        assert is_right and external in (0, WHOLE)
+        return external == WHOLE
+    wait_until(is_found, "all of it is found")
 
-    assert fresh == (0, True) and again == (WHOLE, True)
+
+def test_what_was_saved_is_loaded_again_in_every_rank_byte_by_byte(engine):
+    assert engine.run("fresh", PROMPT) == (0, True)
+
+    run_until_found(engine)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_rank_that_loses_the_agent_costs_only_what_it_would_have_loaded(node, engine, lost):
     engine.run("fresh", PROMPT)
     request = engine.add("again", PROMPT)
-    assert engine.scheduler.match(request, 0) == WHOLE
+    wait_until(lambda: engine.scheduler.match(request, 0) == WHOLE, "all of it is found")
     engine.admit(request, WHOLE)
 
     engine.worker.workers[lost]._link.give_up("the test says so")
@@ -84,7 +92,7 @@ def test_a_rank_that_loses_the_agent_costs_only_what_it_would_have_loaded(node, 
     assert engine.worker.failed() == set(engine.blocks["again"][:10])
     engine.end(request)
     node.wait_engine(engine)
-    assert engine.run("once more", PROMPT) == (WHOLE, True)
+    run_until_found(engine)
 
 
 def test_ranks_and_agents_that_come_and_go_never_leave_a_wrong_byte(node, engine):
