@@ -11,11 +11,13 @@
 
 #include "backends/redis/residency_wire.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/machine.h"
 #include "backends/runtime/metric.h"
 #include "backends/secret_file.h"
 #include "hashing/fingerprint.h"
 #include "kvtier/metrics.h"
 #include "kvtier/state_file.h"
+#include "kvtier/tier_sentences.h"
 
 /*
  * DESIGN
@@ -38,6 +40,7 @@ enum {
     BACK_OFF_MS = 50,
     BACK_OFF_MS_MAX = 1000,
     MAP_PENDING_MAX = 4096,
+    WHY_BYTES = 256,
 };
 static_assert((int)ENGINE_WORKER_COUNT_MAX <= (int)NOTE_FEED_STREAM_COUNT_MAX,
               "one connection reads the notes for all workers");
@@ -234,6 +237,8 @@ static int answer_ready(void *ctx, struct admin_answer *answer)
             status = buf_printf(&answer->body, "%s: not connected to its events\n", app->names[i]);
         else if (stats.report.is_rivalled)
             status = buf_printf(&answer->body, "%s: another agent claims it\n", app->names[i]);
+        else if (!stats.report.is_live && app->is_map_ready)
+            status = buf_printf(&answer->body, "%s: not all is published yet\n", app->names[i]);
     }
     if (buf_len(&answer->body) > 0)
         answer->status = 503;
@@ -242,10 +247,20 @@ static int answer_ready(void *ctx, struct admin_answer *answer)
     return status;
 }
 
+static int answer_tiers(void *ctx, struct admin_answer *answer)
+{
+    const struct agent_app *app = ctx;
+    const struct node_tiers_stats stats = node_tiers_stats(app->tiers);
+
+    return tier_sentences_write(&answer->body, app->tiers != NULL ? &stats : NULL,
+                                app->options->ipc_socket);
+}
+
 static const struct admin_endpoint endpoints[] = {
     {"/health", answer_health},
     {"/metrics", answer_metrics},
     {"/ready", answer_ready},
+    {"/tiers", answer_tiers},
 };
 
 /* ---- boot ---- */
@@ -343,7 +358,7 @@ static int start_reporters(struct agent_app *app)
                                 .secret = app->secret,
                                 .fingerprint = app->fingerprint,
                                 .topic = app->options->kv_topic,
-                                .token_blocks_max = (uint32_t)app->options->token_blocks_max,
+                                .token_blocks_max = agent_options_token_blocks(app->options, 0),
                                 .text_blocks_max = (uint32_t)app->options->text_blocks_max,
                                 .link = app->map,
                                 .state_dir = app->options->state_dir,
@@ -366,12 +381,29 @@ static int start_reporters(struct agent_app *app)
     return status < 0 ? fail(EXIT_CODE_CONFIG, strerror(-status)) : EXIT_CODE_OK;
 }
 
+/* The system would promise more memory than there is, and end a process when it is used. */
+static int check_memory(const struct agent_app *app)
+{
+    const struct machine machine = machine_read();
+    char why[WHY_BYTES];
+
+    if (app->options->cpu_bytes <= machine.memory_bytes)
+        return EXIT_CODE_OK;
+    snprintf(why, sizeof why,
+             "cpu-bytes: %" PRIu64 " bytes are more than the %" PRIu64
+             " that this machine, or its control group, has: leave some of these to the engines "
+             "and the system",
+             app->options->cpu_bytes, machine.memory_bytes);
+    return fail(EXIT_CODE_CONFIG, why);
+}
+
 static int start_tiers(struct agent_app *app)
 {
     char why[NODE_TIERS_WHY_BYTES];
+    int code = check_memory(app);
 
-    if (app->options->cpu_bytes == 0)
-        return EXIT_CODE_OK;
+    if (app->options->cpu_bytes == 0 || code != EXIT_CODE_OK)
+        return code;
     return node_tiers_create((struct node_tiers_config){.io = &app->io,
                                                         .secret = app->secret,
                                                         .options = app->options,

@@ -29,6 +29,7 @@ enum {
     RATES_MS = 1000,      /* between two looks at what loads cost */
     JOB_COUNT_MAX = 4096, /* of each store, that may wait */
     REQUEST_COUNT_MAX = 8192,
+    TOKENS_A_TEXT_BLOCK = 64, /* of 256 bytes: four bytes a token, in English */
 };
 
 /* The worker's engine, as it is registered now. */
@@ -168,16 +169,34 @@ static int find_worker(void *ctx, struct slice name)
     return -ENOENT;
 }
 
-static void warn_of_room(const struct node_tiers *tiers, const struct engine_layout *layout)
+static void warn_of_room(const char *option, const char *why, uint64_t needed, uint64_t have)
 {
+    LOG(LOG_WARN, "option_doubtful", log_text("option", option), log_text("why", why),
+        log_u64("needed", needed), log_u64("allowed", have),
+        log_text("advice", "raise it above what is needed: --help says what memory that takes"));
+}
+
+/* Routers are told of blocks that have a place in the worker's reporter, and of no others. How many
+ * there can be is known now that the engine has said how large they are. */
+static void make_room(const struct node_tiers *tiers, size_t worker,
+                      const struct engine_layout *layout)
+{
+    const struct agent_options *options = tiers->config.options;
     const struct tier_store_stats stats = tier_store_stats(layout->store);
     const uint64_t slots =
         (uint64_t)stats.slot_count[BLOCK_TIER_CPU] + stats.slot_count[BLOCK_TIER_SSD];
+    const uint64_t texts = slots * layout->block_tokens / TOKENS_A_TEXT_BLOCK;
+    const uint32_t allowed = reporter_allow_token_blocks(
+        tiers->config.reporters[worker], agent_options_token_blocks(options, slots));
 
-    if (slots >= tiers->config.options->token_blocks_max)
-        LOG(LOG_WARN, "option_doubtful", log_text("option", "token-blocks-max"),
-            log_text("why", "the tiers alone have more blocks: routers will not be told of all"),
-            log_u64("tier_blocks", slots), log_text("advice", "raise it above that number"));
+    if (slots >= allowed)
+        warn_of_room("token-blocks-max",
+                     "the tiers alone have more blocks: routers will not be told of all", slots,
+                     allowed);
+    if (texts > options->text_blocks_max)
+        warn_of_room("text-blocks-max",
+                     "the tiers hold more text than that: routers will not be told of all", texts,
+                     options->text_blocks_max);
 }
 
 static void on_registered(void *ctx, const struct engine_session *session, size_t worker,
@@ -191,7 +210,7 @@ static void on_registered(void *ctx, const struct engine_session *session, size_
         reporter_drop_blocks(tiers->config.reporters[worker]);
     *registration = (struct registration){session, layout};
     LOG(LOG_INFO, "tiers_attached", log_text("worker", tiers->config.specs[worker].name));
-    warn_of_room(tiers, layout);
+    make_room(tiers, worker, layout);
     tier_store_tell(layout->store, on_told, &listener);
     tell_rates(tiers, worker);
 }
@@ -423,6 +442,8 @@ static void add(struct node_tiers_stats *sum, const struct engine_layout *layout
     TIER_STORE_COUNTERS(ADD)
 #undef ADD
     sum->ssd_writable_count += stats.is_ssd_writable;
+    if (stats.ssd_status < 0)
+        sum->ssd_status = stats.ssd_status;
     sum->scanning_count += stats.is_scanning;
     sum->holds += stats.blocks->holds;
     sum->hold_oldest_ms = more_of(sum->hold_oldest_ms, stats.hold_oldest_ms);

@@ -50,6 +50,7 @@ struct node_tiers_stats {
 #undef NODE_TIERS_COUNTER
     uint32_t layout_count;
     uint32_t ssd_writable_count; /* layouts whose SSD takes writes */
+    int ssd_status;              /* why another's does not: -errno */
     uint32_t scanning_count;     /* layouts that are still being found on the SSD */
     uint64_t refaults, closed;   /* as struct thrash_guard_stats */
     uint32_t closed_count;       /* layouts that let in next to nothing */

@@ -6,14 +6,17 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "backends/redis/redis_url.h"
 #include "backends/runtime/log.h"
+#include "backends/runtime/machine.h"
 #include "backends/tcp_listen.h"
 #include "backends/worker_url.h"
 #include "kvtier/connector/ipc_socket.h"
+#include "kvtier/identity/token_chain.h"
 #include "kvtier/tiers/eviction.h"
+
+enum { TOKEN_BLOCKS_MIN = 1024 }; /* that option token-blocks-max may say */
 
 #define OPTION_GROUP_ENGINE  "Engines"
 #define OPTION_GROUP_GENERAL "General"
@@ -78,6 +81,17 @@ struct engine_lists agent_options_engines(const struct agent_options *options)
                                  options->kv_replay};
 }
 
+uint32_t agent_options_token_blocks(const struct agent_options *options, uint64_t tier_blocks)
+{
+    static_assert((uint64_t)AGENT_TOKEN_BLOCKS_MAX * TOKEN_NODE_BYTES <= 2ull << 30, "as promised");
+
+    if (options->token_blocks_max > 0)
+        return (uint32_t)options->token_blocks_max;
+    return tier_blocks < AGENT_TOKEN_BLOCKS_MAX - AGENT_TOKEN_BLOCKS_MIN
+               ? AGENT_TOKEN_BLOCKS_MIN + (uint32_t)tier_blocks
+               : AGENT_TOKEN_BLOCKS_MAX;
+}
+
 static void check_tiers(struct option_set *set, const struct agent_options *options)
 {
     gid_t group;
@@ -113,6 +127,9 @@ static void check_together(struct option_set *set, const struct agent_options *o
     if (engine_specs_make(&lists, specs, &option, why) < 0)
         option_set_refuse(set, option, why, "");
     check_tiers(set, options);
+    if (options->token_blocks_max > 0 && options->token_blocks_max < TOKEN_BLOCKS_MIN)
+        option_set_refuse(set, "token-blocks-max", "hardly a prompt would be known",
+                          "write at least 1024, or leave it out: then it follows from the tiers");
     if (options->redis[0] == '\0')
         option_set_refuse(set, "redis", "there is no map to report to",
                           "add --redis redis://host:6379");
@@ -199,6 +216,22 @@ static const char man_tail[] =
     ".TP\n"
     ".B SIGTERM, SIGINT\n"
     "Saves its state, takes back what it claims, and ends.\n"
+    ".SH WHAT IT SAYS\n"
+    "Its log is standard error. By HTTP on \\-\\-admin\\-host and \\-\\-admin\\-port:\n"
+    ".TP\n"
+    ".B /metrics\n"
+    "all that it counts, for Prometheus\n"
+    ".TP\n"
+    ".B /ready\n"
+    "200 while routers can believe it, else 503 and why not\n"
+    ".TP\n"
+    ".B /health\n"
+    "200 while it lives\n"
+    ".TP\n"
+    ".B /tiers\n"
+    "how the tiers beneath its engines are, in sentences, and what to do about what is wrong: "
+    "the same\n"
+    "as `samovar show tiers`\n"
     ".SH EXIT STATUS\n"
     "0 ended well, 1 failed, 2 wrong flags, 3 wrong file or environment, 4 an address cannot be\n"
     "listened on.\n"
@@ -243,9 +276,7 @@ static bool is_any_unreachable(const struct agent_options *options)
 
 static void doubt_tiers(const struct agent_options *options)
 {
-    const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-
-    if (options->cpu_bytes > memory / 10 * 9)
+    if (options->cpu_bytes > machine_read().memory_bytes / 10 * 9)
         doubt("cpu-bytes", "this machine has hardly more memory in all",
               "leave some to the engines and the system, or processes will be killed");
     if (options->ssd_bytes > 0 && options->ssd_bytes < options->cpu_bytes)

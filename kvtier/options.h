@@ -30,6 +30,10 @@ enum { AGENT_IO_AUTO, AGENT_IO_URING, AGENT_IO_THREADS };
 
 enum { AGENT_EVICTION_COUNT_MAX = 16 };
 
+/* Where option token-blocks-max is 0. The most is 2 GiB of memory for each worker, if the tiers
+ * ever hold so many. */
+enum { AGENT_TOKEN_BLOCKS_MIN = 1 << 18, AGENT_TOKEN_BLOCKS_MAX = 1 << 23 };
+
 /* The rows. Self-referential: do not copy it. */
 struct agent_option_table {
     struct option_table table;
@@ -50,6 +54,11 @@ MUST_CHECK int agent_options_parse(struct option_set *set, const struct agent_op
 
 /* What is said of the engines, for engine_specs_make(). */
 struct engine_lists agent_options_engines(const struct agent_options *options);
+
+/* Blocks of tokens that a worker's reporter may know, where the tiers beneath its engine have so
+ * many: what option token-blocks-max says; without, all of those and AGENT_TOKEN_BLOCKS_MIN of the
+ * engine's own, but no more than AGENT_TOKEN_BLOCKS_MAX. */
+uint32_t agent_options_token_blocks(const struct agent_options *options, uint64_t tier_blocks);
 
 /* The whole text of `samovar-agent --help`, and of `samovar-agent --man`. */
 MUST_CHECK int agent_options_help(const struct agent_option_table *table, struct buf *out);

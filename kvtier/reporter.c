@@ -294,6 +294,13 @@ void reporter_take_probe(struct reporter *reporter, const struct worker *worker,
 
 /* ---- the tiers beneath the engine, and its connector ---- */
 
+uint32_t reporter_allow_token_blocks(struct reporter *reporter, uint32_t count)
+{
+    if (count > reporter->alignment.config.token_nodes_max)
+        (void)!alignment_allow_tokens(&reporter->alignment, count); /* or as many as before */
+    return reporter->alignment.config.token_nodes_max;
+}
+
 void reporter_take_block(struct reporter *reporter, const struct reporter_block *block)
 {
     /* Where there is no place for it, it is not claimed: counted by the chain. */

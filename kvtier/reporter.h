@@ -41,8 +41,8 @@ struct reporter_config {
     const struct engine_spec *spec; /* borrowed until close */
     const uint8_t *secret;          /* DIGEST_SECRET_BYTES; borrowed */
     uint64_t fingerprint;
-    const char *topic; /* of events; borrowed */
-    uint32_t token_blocks_max;
+    const char *topic;         /* of events; borrowed */
+    uint32_t token_blocks_max; /* at first */
     uint32_t text_blocks_max;
     struct redis_link *link;           /* borrowed until close */
     const char *state_dir;             /* "": nothing is kept over a restart; borrowed */
@@ -63,6 +63,10 @@ void reporter_take_entry(struct reporter *reporter, struct slice entry);
 /* What the engine says of itself over HTTP. model: "" while that is not known. With the first model
  * the state of before is taken up. */
 void reporter_take_probe(struct reporter *reporter, const struct worker *worker, const char *model);
+
+/* It knows as many blocks of tokens from now on, if that is more than before. Returns how many that
+ * are now: fewer where there is no memory. */
+uint32_t reporter_allow_token_blocks(struct reporter *reporter, uint32_t count);
 
 /* A block in the tiers beneath the worker's engine, absolute. A parent is told before its children.
  */

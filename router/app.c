@@ -25,6 +25,7 @@
 #include "router/client_conn.h"
 #include "router/exchange.h"
 #include "router/join/join.h"
+#include "router/join/place_asker.h"
 #include "router/residency_map.h"
 #include "router/worker_key.h"
 
@@ -74,6 +75,8 @@ static void stop(struct app *app)
     listener_close(&app->admin_listener);
     each_client(&app->relay, client_conn_kill);
     app_stop_join(app);
+    if (app->relay.place_asker != NULL)
+        place_asker_close(app->relay.place_asker);
     thread_pool_close(app->relay.parse_threads);
     app->relay.parse_threads = NULL;
     if (app->relay.map != NULL)
@@ -386,6 +389,23 @@ static void make_knowledge(struct app *app, const struct router_options *options
            relay->policy_state != NULL);
 }
 
+static int make_place_asker(struct app *app)
+{
+    struct relay *relay = &app->relay;
+
+    relay->place_asker = place_asker_create((struct place_asker_config){
+        .io = &app->io,
+        .workers = relay->workers,
+        .scanner = relay->scanner,
+        .authorization = app->worker_authorization,
+        .secret = relay->secret,
+    });
+    if (relay->place_asker != NULL)
+        return EXIT_CODE_OK;
+    fprintf(stderr, "samovar-router: no memory\n");
+    return EXIT_CODE_FAILED;
+}
+
 static int start_parse_threads(struct app *app, const struct router_options *options)
 {
     struct thread_pool_config config = {
@@ -510,6 +530,8 @@ int app_init(struct app *app, struct config *config)
     if (code == EXIT_CODE_OK)
         code = start_fleet(app, options);
     if (code == EXIT_CODE_OK)
+        code = make_place_asker(app);
+    if (code == EXIT_CODE_OK)
         code = app_start_map(app, options);
     return code == EXIT_CODE_OK ? listen_on(app, options) : code;
 }
@@ -526,6 +548,7 @@ void app_release(struct app *app)
     stop(app);
     uv_run(&app->io.loop, UV_RUN_DEFAULT);
     join_destroy(relay->join);
+    place_asker_destroy(relay->place_asker);
     fleet_destroy(app->fleet);
     worker_key_forget(&app->worker_authorization);
     policy_state_destroy(relay->policy_state);

@@ -6,8 +6,8 @@
 #include <errno.h>
 
 #include "backends/runtime/log.h"
+#include "backends/runtime/machine.h"
 #include "router/doubts.h"
-#include "router/machine.h"
 
 /*
  * DESIGN

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "router/machine.h"
+#include "backends/runtime/machine.h"
 #include "router/options.h"
 
 struct doubt {

@@ -102,7 +102,11 @@ struct exchange {
     uint64_t prompt_bytes; /* of the canonical stream */
     double prompt_tokens;  /* estimated; exact for a prompt of token ids */
     bool has_exact_tokens;
-    uint64_t body_session;   /* key of the session that the body names; 0: none */
+    uint64_t body_session;     /* key of the session that the body names; 0: none */
+    bool has_tools;            /* the model is shown some, */
+    struct tool_layout layout; /* where, and what stands in front of them where that is late */
+    size_t before_tools_count;
+    uint64_t before_tools_bytes;
     bool has_one_prompt;     /* usage counts this prompt alone */
     bool is_pinned;          /* one worker has what it needs: exchange_stored.c */
     uint32_t pinned_worker;  /* its index */

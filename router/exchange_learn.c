@@ -4,6 +4,7 @@
 
 #include "backends/runtime/log.h"
 #include "router/client_conn.h"
+#include "router/join/place_asker.h"
 #include "router/relay.h"
 
 /*
@@ -11,8 +12,9 @@
  *
  * An answer teaches four things: what the prompt cost and how much of it was cached (which checks
  * the prediction), how many tokens a byte is, what the worker holds from now on, and by which id
- * it can be asked for. Only what generates teaches the first three: a response that is read again,
- * or numbers computed from an input, leave nothing behind.
+ * it can be asked for. One to a prompt with tools has its worker asked where they stand. Only what
+ * generates teaches the first three: a response that is read again, or numbers computed from an
+ * input, leave nothing behind.
  */
 #define TOKENS_PER_BYTE_WEIGHT 0.1 /* of the newest answer in the average */
 
@@ -147,6 +149,8 @@ void exchange_learn(struct exchange *exchange)
     if (!exchange->is_sse && buf_len(&exchange->answer_body) > 0)
         (void)answer_stream_body(&exchange->answer, exchange->relay->scanner,
                                  buf_slice(&exchange->answer_body));
+    if (exchange->has_tools)
+        place_asker_note(exchange->relay->place_asker, exchange->worker, exchange->model_id);
     exchange_note_response(exchange);
     exchange_learn_usage(exchange);
     if (exchange->prompt_bytes > 0)

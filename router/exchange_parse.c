@@ -9,6 +9,7 @@
 #include "backends/runtime/clock.h"
 #include "backends/thread_pool.h"
 #include "router/client_conn.h"
+#include "router/join/place_asker.h"
 #include "router/policy/affinity.h"
 #include "router/prompt/body_parse.h"
 #include "router/relay.h"
@@ -34,6 +35,7 @@ struct parse_job {
     struct relay *relay;
     struct buf body;
     struct arena arena;
+    struct tool_places tool_places; /* a copy: the loop may learn others meanwhile */
     struct body_parse parse;
 };
 
@@ -190,6 +192,10 @@ static void keep_prompt(struct exchange *exchange, const struct body_parse *pars
     exchange->closed_count = prompt->closed_count;
     exchange->prompt_bytes = prompt->bytes;
     exchange->has_exact_tokens = prompt->token_ids > 0;
+    exchange->has_tools = parse->has_tools;
+    exchange->layout = parse->layout;
+    exchange->before_tools_count = prompt->before_tools_count;
+    exchange->before_tools_bytes = prompt->before_tools_bytes;
     exchange->has_one_prompt = parse->request.prompt_count == 1;
     exchange->prompt_tokens = exchange->has_exact_tokens ? (double)prompt->token_ids
                               : is_named ? (double)prompt->bytes * exchange->relay->tokens_per_byte
@@ -342,10 +348,12 @@ static struct parse_job *make_job(struct exchange *exchange)
     job->arena = exchange->arena;
     buf_init(&exchange->body, 0);
     arena_init(&exchange->arena, 0);
+    job->tool_places = *place_asker_places(relay->place_asker);
     job->parse = (struct body_parse){.api = exchange->api,
                                      .body = buf_slice(&job->body),
                                      .default_model = model,
                                      .secret = relay->secret,
+                                     .tool_places = &job->tool_places,
                                      .arena = &job->arena,
                                      .wants_plan = relay->join != NULL};
     return job;
@@ -395,6 +403,7 @@ void exchange_parse(struct exchange *exchange)
                                    .body = buf_slice(&exchange->body),
                                    .default_model = default_model(relay),
                                    .secret = relay->secret,
+                                   .tool_places = place_asker_places(relay->place_asker),
                                    .arena = &exchange->arena,
                                    .wants_plan = relay->join != NULL};
 

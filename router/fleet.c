@@ -14,6 +14,7 @@
 #include "backends/runtime/list.h"
 #include "backends/runtime/log.h"
 #include "router/join/join.h"
+#include "router/join/place_asker.h"
 #include "router/relay.h"
 
 /*
@@ -106,6 +107,8 @@ static void forget_worker(struct relay *relay, const struct worker *worker)
     response_table_forget_worker(relay->responses, worker->index);
     if (relay->join != NULL)
         join_forget_worker(relay->join, worker);
+    if (relay->place_asker != NULL) /* not yet, while the fleet starts */
+        place_asker_forget_worker(relay->place_asker, worker);
 }
 
 static void on_restart(void *ctx, struct worker *worker)

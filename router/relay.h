@@ -52,6 +52,7 @@ enum { RELAY_OUT_SLICE_COUNT_MAX = 48 };
 struct fleet;
 struct join;
 struct load_share;
+struct place_asker;
 struct residency_map;
 
 /* What is known of one worker about the prompt at hand. */
@@ -103,8 +104,9 @@ struct relay {
     struct residency_sync *sync; /* who is believed, of what is in index; NULL: there is no map */
     struct residency_map *map;   /* brings it in; NULL likewise */
     struct response_table *responses;
-    struct join *join;        /* tells agents of attempts; NULL: there is no map */
-    struct load_share *loads; /* what other routers have in flight; NULL: nobody says */
+    struct place_asker *place_asker; /* learns where tools stand in prompts */
+    struct join *join;               /* tells agents of attempts; NULL: there is no map */
+    struct load_share *loads;        /* what other routers have in flight; NULL: nobody says */
     const struct policy *policy;
     struct policy_state *policy_state;
     struct json_scanner *scanner;      /* of the loop thread */

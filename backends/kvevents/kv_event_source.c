@@ -78,7 +78,12 @@ void source_enqueue(struct kv_event_source *source, struct arrival *arrival)
 {
     uv_mutex_lock(&source->lock);
     list_append(&source->queued, &arrival->in_list);
-    source->stats.batch_count += !arrival->is_contact;
+    if (!arrival->is_contact) {
+        source->stats.batch_count++;
+        source->stats.sequence_end = arrival->sequence + 1;
+    } else if (arrival->contact == KV_EVENT_CONTACT_LOST) {
+        source->stats.sequence_end = 0;
+    }
     uv_mutex_unlock(&source->lock);
     uv_async_send(&source->signal);
 }

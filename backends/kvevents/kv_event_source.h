@@ -61,6 +61,7 @@ struct kv_event_source_stats {
     uint64_t overflow_count; /* messages dropped above queued_bytes_max; a hole follows */
     uint64_t made_count;     /* connections made */
     uint64_t broken_count;   /* of them, lost again */
+    uint64_t sequence_end; /* behind the newest batch delivered of what is connected; 0: none was */
 };
 
 /* Starts to listen; the engine need not be there yet. Callbacks, borrowed, come from the loop from

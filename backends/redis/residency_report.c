@@ -119,20 +119,39 @@ bool exec_integer_is(const struct redis_reply *reply, uint32_t index, int64_t va
 static bool is_former(const struct residency_report *report, uint64_t epoch)
 {
     for (size_t i = 0; i < RESIDENCY_FORMER_COUNT_MAX; i++) {
-        if (report->former_epochs[i] == epoch)
+        if (epoch != 0 && report->former_epochs[i] == epoch)
             return true;
     }
     return false;
 }
 
-bool report_is_others_lease(const struct residency_report *report, const struct redis_reply *reply)
+/* In whose name a lease is. 0: there is none, or none that can be read. */
+static uint64_t epoch_of(const struct redis_reply *reply)
 {
     struct residency_lease lease;
 
+    if (reply == NULL || redis_reply_kind(reply) != REDIS_REPLY_TEXT ||
+        residency_lease_read(redis_reply_text(reply), &lease) < 0)
+        return 0;
+    return lease.life.epoch;
+}
+
+bool report_is_others_lease(const struct residency_report *report, const struct redis_reply *reply)
+{
+    uint64_t epoch;
+
     if (reply == NULL || redis_reply_kind(reply) != REDIS_REPLY_TEXT)
         return false;
-    return residency_lease_read(redis_reply_text(reply), &lease) < 0 ||
-           (lease.life.epoch != report->life.epoch && !is_former(report, lease.life.epoch));
+    epoch = epoch_of(reply);
+    return epoch != report->life.epoch && !is_former(report, epoch);
+}
+
+void report_note_former(struct residency_report *report, const struct redis_reply *reply)
+{
+    const uint64_t epoch = epoch_of(reply);
+
+    if (is_former(report, epoch))
+        report->lease.after_epoch = epoch;
 }
 
 void report_give_way(struct residency_report *report)
@@ -243,6 +262,7 @@ void residency_report_succeed(struct residency_report *report,
     assert(report->state != RESIDENCY_REPORT_LIVE);
 
     memcpy(report->former_epochs, epochs, sizeof report->former_epochs);
+    report->lease.after_epoch = epochs[0]; /* the newest, until it is seen who spoke last */
 }
 
 void residency_report_linked(struct residency_report *report)

@@ -219,6 +219,7 @@ static void judge(struct residency_report *report, const struct redis_reply *lea
         report_give_way(report);
         return;
     }
+    report_note_former(report, lease);
     report->stats.is_rivalled = false;
     if (report->flight.sequence > 0 && last == report->flight.sequence)
         flight_land(report); /* it was done */

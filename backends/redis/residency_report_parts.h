@@ -113,6 +113,9 @@ bool report_is_answered(struct residency_report *report, int error,
  * nobody else's. */
 bool report_is_others_lease(const struct residency_report *report, const struct redis_reply *reply);
 
+/* Where it is the lease of a life before, that is the one which spoke last. */
+void report_note_former(struct residency_report *report, const struct redis_reply *reply);
+
 /* Another has the lease: nothing is said any more. */
 void report_give_way(struct residency_report *report);
 

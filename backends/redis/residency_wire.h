@@ -107,6 +107,8 @@ MUST_CHECK int residency_change_read(struct slice bytes, struct residency_change
 struct residency_lease {
     uint64_t fingerprint;
     struct residency_life life;
+    uint64_t after_epoch; /* the life before this one, which its agent knows to be over: what begins
+                           * so soon behind it is no rival; 0: none is known */
     uint64_t sequence;    /* of the last change; 0: none yet */
     uint32_t page_count;  /* pages that may hold records */
     uint32_t interval_ms; /* until it is renewed */
@@ -119,8 +121,8 @@ struct residency_lease {
     uint32_t ssd_queue_ms; /* the same of one from SSD */
 };
 
-/* As text: "v=1 fp=... life=... seq=... pages=... ms=... whole=1 running=3 waiting=0 cpuq=2
- * ssdq=40". A queue that is empty, or that an agent knows nothing of, is not said. Appends; the
+/* As text: "v=1 fp=... life=... seq=... pages=... ms=... whole=1 after=... running=3 waiting=0
+ * cpuq=2 ssdq=40". No life before, and a queue that is empty, are not said. Appends; the
  * reader ignores words it does not know. -ENOMEM; -EPROTO. */
 MUST_CHECK int residency_lease_write(struct buf *out, const struct residency_lease *lease);
 MUST_CHECK int residency_lease_read(struct slice text, struct residency_lease *lease);

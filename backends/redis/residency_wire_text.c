@@ -102,6 +102,8 @@ int residency_lease_write(struct buf *out, const struct residency_lease *lease)
                             lease->life.generation, lease->sequence, lease->page_count,
                             lease->interval_ms, lease->is_whole);
 
+    if (status == 0 && lease->after_epoch != 0)
+        status = buf_printf(out, " after=%016" PRIx64, lease->after_epoch);
     if (status == 0 && lease->has_load)
         status = buf_printf(out, " running=%" PRIu32 " waiting=%" PRIu32, lease->running,
                             lease->waiting);
@@ -125,6 +127,7 @@ static int read_life(struct slice text, struct residency_life *life)
 enum word { WORD_VERSION, WORD_FP, WORD_LIFE, WORD_SEQ, WORD_PAGES, WORD_MS, WORD_MUST_COUNT };
 enum {
     WORD_WHOLE = WORD_MUST_COUNT,
+    WORD_AFTER,
     WORD_RUNNING,
     WORD_WAITING,
     WORD_CPU_QUEUE,
@@ -136,7 +139,7 @@ static const char *const words[] = {
     [WORD_VERSION] = "v",      [WORD_FP] = "fp",           [WORD_LIFE] = "life",
     [WORD_SEQ] = "seq",        [WORD_PAGES] = "pages",     [WORD_MS] = "ms",
     [WORD_WHOLE] = "whole",    [WORD_RUNNING] = "running", [WORD_WAITING] = "waiting",
-    [WORD_CPU_QUEUE] = "cpuq", [WORD_SSD_QUEUE] = "ssdq",
+    [WORD_CPU_QUEUE] = "cpuq", [WORD_SSD_QUEUE] = "ssdq",  [WORD_AFTER] = "after",
 };
 static_assert(array_count(words) == WORD_COUNT, "every word has a name");
 
@@ -161,6 +164,8 @@ static int read_word(struct residency_lease *lease, size_t word, struct slice va
         return read_u32(value, &lease->interval_ms);
     case WORD_WHOLE:
         return read_bool(value, &lease->is_whole);
+    case WORD_AFTER:
+        return read_hex(value, &lease->after_epoch);
     case WORD_RUNNING:
         return read_u32(value, &lease->running);
     case WORD_WAITING:

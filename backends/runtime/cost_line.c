@@ -16,18 +16,21 @@
  * tenth, and is not noticed where some are twice as large as others. Whatever the line, it goes
  * through the middle of the notes: at the sizes that occur it is right.
  *
- * What is odd. A piece that took more than twice as long as expected, or less than half, met
- * something else (a thread that was not run, a page that was not there): it is taken as those
- * bounds, so that no single one moves the line by more than a few per cent. ODD_MAX of them in a
- * row are no accident, but how it is from now on: what was before is forgotten.
+ * What is believed. What a piece took is skewed: most take about as long, some meet something else
+ * (a thread that was not run, a page that was not there) and take many times that. Their mean is
+ * nobody's time. So a note counts as no more than BELIEVED_FACTOR times what was expected of it,
+ * and as no less than that part of it: the line stays close to the median, and no single note moves
+ * it by more than a per cent or two. ODD_MAX in a row that took twice as long and more, or half and
+ * less, are no accident but how it is from now on: what was before is forgotten.
  *
  * Bounds: 0 <= start <= the mean; a unit is never dearer than all by units alone would be, nor
  * nearly free (UNIT_SHARE_MIN of the stretched prior), however the notes scatter.
  */
-static const double WINDOW = 50;
+static const double WINDOW = 25;
 static const double RIDGE = 0.01;
+static const double BELIEVED_FACTOR = 1.25;
 static const double ODD_FACTOR = 2;
-static const double ODD_WEIGHT_MIN = 3; /* with fewer notes, nothing is expected */
+static const double EXPECTED_WEIGHT_MIN = 3; /* with fewer notes, nothing is expected */
 static const double UNIT_SHARE_MIN = 0.0625;
 static const double MS_MAX = 600000;
 
@@ -55,20 +58,30 @@ static void fade(struct cost_line *line, double kept)
     line->units_ms *= kept;
 }
 
+/* How many in a row were odd in the same way, this one too: more than 0 where they took too long.
+ */
+static int odd_count(const struct cost_line *line, double expected, double ms)
+{
+    if (ms > expected * ODD_FACTOR)
+        return line->odd_count > 0 ? line->odd_count + 1 : 1;
+    if (ms < expected / ODD_FACTOR)
+        return line->odd_count < 0 ? line->odd_count - 1 : -1;
+    return 0;
+}
+
 /* What is believed of a note. */
-static double tamed(struct cost_line *line, double units, double ms)
+static double believed(struct cost_line *line, double units, double ms)
 {
     const double expected = cost_ms(cost_line_cost(line), units);
-    const double likely = between(ms, expected / ODD_FACTOR, expected * ODD_FACTOR);
 
-    if (line->weight < ODD_WEIGHT_MIN || (ms >= likely && ms <= likely)) {
-        line->odd_count = 0;
+    if (line->weight < EXPECTED_WEIGHT_MIN)
+        return ms;
+    line->odd_count = odd_count(line, expected, ms);
+    if (line->odd_count == ODD_MAX || line->odd_count == -ODD_MAX) {
+        cost_line_init(line, line->prior);
         return ms;
     }
-    if (++line->odd_count < ODD_MAX)
-        return likely;
-    cost_line_init(line, line->prior);
-    return ms;
+    return between(ms, expected / BELIEVED_FACTOR, expected * BELIEVED_FACTOR);
 }
 
 void cost_line_note(struct cost_line *line, double units, double ms)
@@ -76,7 +89,7 @@ void cost_line_note(struct cost_line *line, double units, double ms)
     assert(units >= 0);
     assert(ms >= 0);
 
-    ms = between(tamed(line, units, ms), 0, MS_MAX);
+    ms = between(believed(line, units, ms), 0, MS_MAX);
     fade(line, 1 - 1 / WINDOW);
     line->weight += 1;
     line->units += units;

@@ -8,7 +8,6 @@
 #define BACKENDS_RUNTIME_COST_LINE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct cost {
     double start_ms; /* of any size */
@@ -21,7 +20,7 @@ struct cost_line {
     /* Sums over what was noted, older ones fading. */
     double weight;
     double units, ms, units_units, units_ms;
-    uint32_t odd_count; /* notes in a row that were far from what was expected */
+    int odd_count; /* notes in a row that took far longer than expected; negative: far shorter */
 };
 
 /* prior: what is assumed until something is noted, and how what the notes leave open is divided: of

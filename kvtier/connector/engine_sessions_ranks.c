@@ -94,6 +94,7 @@ static void attach(struct engine_session *session, struct engine_arrival *arriva
     session->layout = arrival->layout;
     sessions->stats.engine_count++;
     sessions->stats.registered_total++;
+    engine_session_reset(session);
     sessions->callbacks->on_registered(sessions->ctx, session, session->worker_index,
                                        session->layout);
 }

@@ -122,7 +122,7 @@ void engine_session_reset(struct engine_session *session)
     engine_layout_clear(session->layout, &scheduler->clear);
 }
 
-/* Without a worker nobody knows yet which pages are meant: it is done when one has come. An engine
+/* Without its workers nobody knows which pages are meant: it is done when they have come. An engine
  * uses nothing of ours before it has its DONE. */
 void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "backends/runtime/buf.h"
+#include "backends/runtime/log.h"
 #include "kvtier/connector/ipc_wire.h"
 
 /*
@@ -55,6 +56,7 @@ struct ipc_server {
     void (*on_closed)(void *ctx);
     void *closed_ctx;
     bool is_closing;
+    bool is_starved; /* it was said that one could not be accepted, and others may wait */
     uint32_t read_depth;
     char bytes[READ_DEPTH_MAX][IPC_MESSAGE_BYTES_MAX];
 };
@@ -426,6 +428,21 @@ static void on_pause_over(uv_timer_t *timer)
 
 /* Whoever waits to be accepted keeps the listener ready: without a pause that is an endless loop
  * while no descriptor is to be had. */
+static void pause_accepting(struct ipc_server *server, int error)
+{
+    server->stats.starved_total++;
+    uv_poll_stop(&server->listener);
+    uv_timer_start(&server->pause, on_pause_over, ACCEPT_PAUSE_MS, 0);
+    if (server->is_starved)
+        return;
+    server->is_starved = true;
+    LOG(LOG_WARN, "engines_wait", log_text("why", strerror(error)),
+        log_text("socket", server->socket.path),
+        log_text("effect", "engines that come now have no tiers until there is room again"),
+        log_text("advice", "raise the limit of open files (ulimit -n, LimitNOFILE=), or the "
+                           "machine's memory"));
+}
+
 static void on_connection(uv_poll_t *listener, int status, int events)
 {
     struct ipc_server *server = listener->data;
@@ -440,9 +457,11 @@ static void on_connection(uv_poll_t *listener, int status, int events)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            uv_poll_stop(listener);
-            uv_timer_start(&server->pause, on_pause_over, ACCEPT_PAUSE_MS, 0);
+            pause_accepting(server, errno);
+            return;
         }
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            server->is_starved = false; /* nobody waits, and there would be a descriptor */
         if (errno != EINTR && errno != ECONNABORTED)
             return;
     }

@@ -53,6 +53,7 @@ struct ipc_server_stats {
     uint64_t accepted_total; /* that were opened */
     uint64_t stranger_total; /* who may not come: closed at once */
     uint64_t crowded_total;  /* beyond conn_count_max: likewise */
+    uint64_t starved_total;  /* times that no descriptor, or no memory, was to be had for one */
     uint64_t unread_total;   /* conns that ended because they did not read */
     uint64_t packet_total;   /* received */
 };

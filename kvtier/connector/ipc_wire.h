@@ -29,7 +29,7 @@
  *   LOOKUP     what of it could be loaded?           FOUND (within 2 ms, or it is a miss)
  *   TAKE       I have room for these: keep them      -
  *   CLOSE      it finished or was aborted            -
- *   RESET      forget all of this model's pages      DONE
+ *   RESET      forget all of this model's pages      DONE, when no restart can bring them back
  *   LOAD       fill these blocks of mine (worker)    LOADED, whenever it is done
  *   SAVE       keep these blocks of mine (worker)    SAVED; the engine waits for it
  *   PING                                             PONG

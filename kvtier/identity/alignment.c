@@ -198,6 +198,15 @@ out:
     return status;
 }
 
+int alignment_allow_tokens(struct alignment *alignment, uint32_t token_nodes_max)
+{
+    int status = token_chain_allow(&alignment->tokens, token_nodes_max);
+
+    if (status == 0)
+        alignment->config.token_nodes_max = token_nodes_max;
+    return status;
+}
+
 int alignment_record(struct alignment *alignment, const struct alignment_record *record,
                      uint64_t now_ms)
 {

@@ -108,6 +108,9 @@ struct alignment_anchor {
 /* Empty. -ENOMEM; -EINVAL: a limit is 0. */
 MUST_CHECK int alignment_init(struct alignment *alignment, struct alignment_config config);
 
+/* It may know so many token blocks from now on, no fewer than before. -ENOMEM: as before. */
+MUST_CHECK int alignment_allow_tokens(struct alignment *alignment, uint32_t token_nodes_max);
+
 /* Errors are text_chain_extend()'s; then the record is not kept. now_ms never goes back. */
 MUST_CHECK int alignment_record(struct alignment *alignment, const struct alignment_record *record,
                                 uint64_t now_ms);

@@ -31,11 +31,20 @@
  * chain comes from beneath, nobody says what root it has; a name says that already, so it hangs on
  * a root that stands for all of these until the engine stores a sibling of it.
  *
- * Both maps get twice the bytes that their entries need, because block_map fills to 3/4 and may
- * have half a table beside the new one while it grows; a full one refuses all the same.
+ * The limit is for those who have it: nodes and aliases beyond node_used and alias_used were never
+ * touched, so the system has given no memory for them yet. It may be raised while the chain lives,
+ * because how many blocks there can be is known only when an engine has said how large its pages
+ * are. Therefore the maps are bounded by what any chain may have; they grow with what is in them,
+ * and it is the nodes that run out.
+ *
+ * A map takes at most 48 bytes an entry, as block_map fills to 3/4 and doubles, and half of that
+ * once more while it grows.
  */
 
-enum { MAP_BYTES_PER_ENTRY = 48, MAP_BYTES_MIN = 4096, COPIES_MAX = UINT16_MAX };
+enum { MAP_BYTES_PER_ENTRY = 64, COPIES_MAX = UINT16_MAX };
+static_assert(sizeof(struct token_node) + sizeof(struct token_alias) + 2 * MAP_BYTES_PER_ENTRY <=
+                  TOKEN_NODE_BYTES,
+              "as operators are told");
 
 uint64_t token_alias_of_bytes(const uint8_t *secret, const void *bytes, size_t len)
 {
@@ -56,42 +65,65 @@ static uint32_t index_of(const struct token_chain *chain, const struct token_nod
     return (uint32_t)(node - chain->nodes);
 }
 
-static void reset(struct token_chain *chain)
-{
-    const uint32_t count = chain->config.node_count_max;
-
-    memset(chain->nodes, 0, (count + 1) * sizeof *chain->nodes);
-    memset(chain->aliases, 0, (count + 1) * sizeof *chain->aliases);
-    for (uint32_t i = 1; i < count; i++) {
-        chain->nodes[i].newer = i + 1;
-        chain->aliases[i].next = i + 1;
-    }
-    chain->node_free = chain->alias_free = 1;
-    chain->oldest = chain->newest = 0;
-    chain->node_count = 0;
-}
-
 int token_chain_init(struct token_chain *chain, struct token_chain_config config)
 {
     const size_t count = (size_t)config.node_count_max + 1;
-    const size_t map_bytes = count * MAP_BYTES_PER_ENTRY + MAP_BYTES_MIN;
 
     *chain = (struct token_chain){.config = config};
-    if (config.node_count_max == 0 || config.node_count_max == UINT32_MAX)
+    if (config.node_count_max == 0 || config.node_count_max > TOKEN_NODE_COUNT_BOUND)
         return -EINVAL;
     if (config.groups == 0 || config.groups >> TOKEN_GROUP_COUNT_MAX != 0)
         return -EINVAL;
     assert(config.secret != NULL);
     chain->nodes = calloc(count, sizeof *chain->nodes);
     chain->aliases = calloc(count, sizeof *chain->aliases);
-    block_map_init(&chain->by_name, map_bytes);
-    block_map_init(&chain->by_alias, map_bytes);
+    block_map_init(&chain->by_name, (size_t)TOKEN_NODE_COUNT_BOUND * MAP_BYTES_PER_ENTRY);
+    block_map_init(&chain->by_alias, (size_t)TOKEN_NODE_COUNT_BOUND * MAP_BYTES_PER_ENTRY);
     if (chain->nodes == NULL || chain->aliases == NULL) {
         token_chain_release(chain);
         return -ENOMEM;
     }
-    reset(chain);
     return 0;
+}
+
+int token_chain_allow(struct token_chain *chain, uint32_t node_count_max)
+{
+    const size_t count = (size_t)node_count_max + 1;
+    struct token_node *nodes;
+    struct token_alias *aliases;
+
+    assert(node_count_max >= chain->config.node_count_max);
+    assert(node_count_max <= TOKEN_NODE_COUNT_BOUND);
+
+    nodes = realloc(chain->nodes, count * sizeof *nodes);
+    if (nodes == NULL)
+        return -ENOMEM;
+    chain->nodes = nodes;
+    aliases = realloc(chain->aliases, count * sizeof *aliases);
+    if (aliases == NULL)
+        return -ENOMEM;
+    chain->aliases = aliases;
+    chain->config.node_count_max = node_count_max;
+    return 0;
+}
+
+/* The next node that nobody uses; 0: there is none. */
+static uint32_t spare_node(struct token_chain *chain)
+{
+    if (chain->node_free == 0 && chain->node_used < chain->config.node_count_max) {
+        chain->node_free = ++chain->node_used;
+        chain->nodes[chain->node_free] = (struct token_node){0};
+    }
+    return chain->node_free;
+}
+
+static uint32_t spare_alias(struct token_chain *chain)
+{
+    if (chain->alias_free == 0 && chain->alias_used < chain->config.node_count_max) {
+        chain->alias_free = ++chain->alias_used;
+        chain->aliases[chain->alias_free] = (struct token_alias){0};
+    }
+    return chain->alias_free;
 }
 
 /* Unlinks node from the forgettable, if it is there. */
@@ -220,7 +252,7 @@ static struct token_node *add_node(struct token_chain *chain, struct token_node 
 
     if (parent != NULL)
         keep(chain, parent);
-    if (chain->node_free != 0 || forget_oldest(chain))
+    if (spare_node(chain) != 0 || forget_oldest(chain))
         place = block_map_claim(&chain->by_name, digest.low);
     if (place == NULL) {
         chain->stats.refused++;
@@ -306,7 +338,7 @@ static bool bind_alias(struct token_chain *chain, uint64_t key, struct token_nod
         unlink_alias(chain, index);
     } else {
         keep(chain, node);
-        if (chain->alias_free == 0)
+        if (spare_alias(chain) == 0)
             forget_oldest(chain);
         index = chain->alias_free;
         place = index != 0 ? block_map_claim(&chain->by_alias, key) : NULL;
@@ -430,7 +462,7 @@ void token_chain_clear_tier(struct token_chain *chain, enum token_tier tier)
 {
     assert(tier < TOKEN_TIER_COUNT);
 
-    for (uint32_t i = 1; i <= chain->config.node_count_max; i++) {
+    for (uint32_t i = 1; i <= chain->node_used; i++) {
         static const uint16_t none[TOKEN_GROUP_COUNT_MAX];
         struct token_node *node = &chain->nodes[i];
 
@@ -472,7 +504,7 @@ bool token_chain_place(struct token_chain *chain, const struct token_place *plac
 
 void token_chain_displace_all(struct token_chain *chain)
 {
-    for (uint32_t i = 1; i <= chain->config.node_count_max; i++) {
+    for (uint32_t i = 1; i <= chain->node_used; i++) {
         if (chain->nodes[i].beneath == 0)
             continue;
         chain->nodes[i].beneath = 0;
@@ -485,7 +517,7 @@ void token_chain_set_groups(struct token_chain *chain, uint8_t groups)
     assert(groups != 0 && groups >> TOKEN_GROUP_COUNT_MAX == 0);
 
     chain->config.groups = groups;
-    for (uint32_t i = 1; i <= chain->config.node_count_max; i++)
+    for (uint32_t i = 1; i <= chain->node_used; i++)
         if (has_copies(&chain->nodes[i]))
             set_tiers(chain, &chain->nodes[i]);
 }
@@ -496,7 +528,7 @@ void token_chain_begin_epoch(struct token_chain *chain)
 
     for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)
         token_chain_clear_tier(chain, (enum token_tier)tier);
-    for (uint32_t i = 1; i <= chain->config.node_count_max; i++)
+    for (uint32_t i = 1; i <= chain->node_used; i++)
         drop_aliases(chain, &chain->nodes[i]);
     while (forget_oldest(chain))
         ;
@@ -510,7 +542,7 @@ const struct token_node *token_chain_find(const struct token_chain *chain, uint6
 
 const struct token_node *token_chain_at(const struct token_chain *chain, uint32_t index)
 {
-    assert(index <= chain->config.node_count_max);
+    assert(index <= chain->node_used);
 
     return index != 0 ? &chain->nodes[index] : NULL;
 }

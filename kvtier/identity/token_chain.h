@@ -22,6 +22,9 @@
 enum token_tier { TOKEN_TIER_HBM, TOKEN_TIER_CPU, TOKEN_TIER_SSD, TOKEN_TIER_COUNT };
 
 enum {
+    TOKEN_NODE_COUNT_BOUND = 1 << 26, /* no chain may have more nodes */
+    TOKEN_NODE_BYTES = 250, /* of each that was ever in use, with its alias and its places in maps;
+                               some more while a map grows */
     TOKEN_GROUP_COUNT_MAX = 4,
     TOKEN_TIERS_ALL = (1 << TOKEN_TIER_COUNT) - 1,
 };
@@ -31,7 +34,7 @@ typedef void token_changed_fn(void *ctx, uint64_t name, uint8_t before, uint8_t 
 
 struct token_chain_config {
     const uint8_t *secret;   /* DIGEST_SECRET_BYTES; borrowed */
-    uint32_t node_count_max; /* nodes and, apart, aliases; some 140 bytes for each */
+    uint32_t node_count_max; /* nodes and, apart, aliases: see TOKEN_NODE_BYTES */
     uint8_t groups;          /* bit 1 << group: a block is in a tier when all of these hold it */
     token_changed_fn *on_changed; /* NULL: nobody wants to know */
     void *ctx;
@@ -77,7 +80,9 @@ struct token_chain {
     struct token_alias *aliases; /* likewise */
     struct block_map by_name;    /* name -> node */
     struct block_map by_alias;   /* key -> alias */
-    uint32_t node_free;
+    uint32_t node_used;          /* nodes beyond were never in use, and cost no memory yet */
+    uint32_t alias_used;
+    uint32_t node_free; /* of those that were */
     uint32_t alias_free;
     uint32_t oldest; /* of the forgettable */
     uint32_t newest;
@@ -104,8 +109,12 @@ struct token_store {
 uint64_t token_alias_of_bytes(const uint8_t *secret, const void *bytes, size_t len);
 uint64_t token_alias_of_number(const uint8_t *secret, uint64_t number);
 
-/* An empty chain. -ENOMEM; -EINVAL: no nodes, or no or unknown groups. */
+/* An empty chain. -ENOMEM; -EINVAL: no or too many nodes, or no or unknown groups. */
 MUST_CHECK int token_chain_init(struct token_chain *chain, struct token_chain_config config);
+
+/* It may have so many nodes from now on, no fewer than before. -ENOMEM: as many as before. Nodes
+ * that were found before are no longer good. */
+MUST_CHECK int token_chain_allow(struct token_chain *chain, uint32_t node_count_max);
 
 /*
  * Adds one reference to each block and makes those known that were not. Returns how many were taken

@@ -144,8 +144,8 @@ struct tier_store_stats tier_store_stats(const struct tier_store *store)
     stats.blocks = block_table_stats(store->table);
     stats.evicted_cpu_blocks = stats.blocks->evicted[BLOCK_TIER_CPU];
     stats.evicted_ssd_blocks = stats.blocks->evicted[BLOCK_TIER_SSD];
-    stats.is_ssd_writable = store->tiers[BLOCK_TIER_SSD] != NULL && !store->is_ssd_off &&
-                            store->eraser.clear_status == 0;
+    stats.ssd_status = store->is_ssd_off ? store->ssd_status : store->eraser.clear_status;
+    stats.is_ssd_writable = store->tiers[BLOCK_TIER_SSD] != NULL && stats.ssd_status == 0;
     stats.is_scanning = store->scan != NULL;
     for (int tier = 0; tier < BLOCK_TIER_COUNT; tier++)
         stats.load[tier] = tier_load_stats(store, (enum block_tier)tier);

@@ -79,6 +79,7 @@ struct tier_store_stats {
     const struct block_table_stats *blocks;
     uint32_t slot_count[BLOCK_TIER_COUNT];
     bool is_ssd_writable; /* false: full or failing, a clear too, or there is none; reads go on */
+    int ssd_status;       /* why it does not take writes: -errno; 0 where it does */
     bool is_scanning;     /* a restart scan of the SSD is under way */
     struct tier_load_stats load[BLOCK_TIER_COUNT];
     uint64_t hold_oldest_ms; /* age of the oldest hold; 0: none */

@@ -58,8 +58,12 @@ int tier_store_create(struct tier_store_config config, struct tier_store **store
     *store = NULL;
     why[0] = '\0';
     if (status < 0) {
-        (void)snprintf(why, TIER_WHY_BYTES, "no %llu bytes of memory for pages of %u bytes",
-                       (unsigned long long)config.cpu_bytes, config.page_bytes);
+        (void)snprintf(
+            why, TIER_WHY_BYTES,
+            "the agent gets no %llu bytes of memory for pages of %u bytes: lower its --cpu-bytes, "
+            "or raise its limit (ulimit -v, vm.overcommit_memory); less than a page is "
+            "of no use",
+            (unsigned long long)config.cpu_bytes, config.page_bytes);
         return status;
     }
     if (config.ssd_bytes > 0)

@@ -42,6 +42,7 @@ bool tier_demote_may_write(const struct tier_store *store)
 static void turn_off(struct tier_store *store, int status)
 {
     store->stats.ssd_write_errors++;
+    store->ssd_status = status;
     store->ssd_retry_ms = io_loop_now_ms(store->config.io) + RETRY_MS;
     if (store->is_ssd_off)
         return;

@@ -70,6 +70,7 @@ struct tier_store {
     uint32_t engine_jobs;    /* saves and loads that engines wait for */
     uint32_t demoting;       /* blocks on their way to the SSD */
     bool is_ssd_off;         /* for writes: it was full, or failed */
+    int ssd_status;          /* how the last write failed */
     uint64_t ssd_retry_ms;   /* when a write may be tried again */
     struct tier_scan *scan;  /* NULL: none is under way */
     struct tier_eraser eraser;

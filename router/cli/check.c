@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/runtime/machine.h"
 #include "router/cli/check_json.h"
 #include "router/cli/command.h"
 #include "router/cli/router_words.h"
-#include "router/machine.h"
 
 /*
  * DESIGN

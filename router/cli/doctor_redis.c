@@ -394,6 +394,25 @@ static void say_known(struct doctor *doctor, const struct doctor_worker *worker,
                    heard->lease.sequence);
 }
 
+/* Of a worker whose engine has a connector, and so tiers beneath it. */
+static void say_tiers(struct doctor *doctor, const struct doctor_worker *worker,
+                      const struct residency_meta *meta)
+{
+    if (meta->bytes_per_token == 0)
+        return;
+    if (meta->cpu_bytes_per_s == 0 && meta->ssd_bytes_per_s == 0)
+        doctor_say(doctor, DOCTOR_FINE,
+                   "%s: its engine has tiers, from which nothing was loaded yet: `samovar show "
+                   "tiers` on %s says how they are",
+                   worker->name, meta->node);
+    else
+        doctor_say(doctor, DOCTOR_FINE,
+                   "%s: its engine has tiers: loads from CPU memory at %.0f MB/s, from SSD at "
+                   "%.0f (0: none yet); `samovar show tiers` on %s says how they are",
+                   worker->name, (double)meta->cpu_bytes_per_s / 1e6,
+                   (double)meta->ssd_bytes_per_s / 1e6, meta->node);
+}
+
 static void say_agent(struct doctor *doctor, struct doctor_worker *worker)
 {
     struct heard heard;
@@ -415,6 +434,8 @@ static void say_agent(struct doctor *doctor, struct doctor_worker *worker)
                    worker->name, heard.lease.fingerprint, doctor->fingerprint);
     else
         say_known(doctor, worker, &heard);
+    if (heard.is_lease_read && heard.is_meta_read)
+        say_tiers(doctor, worker, &heard.meta);
     worker->has_lease = heard.is_lease_read && heard.lease.fingerprint == doctor->fingerprint;
     worker->sequence = worker->has_lease ? heard.lease.sequence : 0;
 }

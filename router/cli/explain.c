@@ -326,8 +326,8 @@ static enum api api_of(struct json_scanner *scanner, struct slice body)
 static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
                        struct slice body)
 {
-    struct prompt_stream_config config = {explain->secret, STREAM_BLOCK_BYTES,
-                                          STREAM_CUT_BYTES_MIN};
+    struct prompt_stream_config config = {explain->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN,
+                                          TOOLS_FIRST};
     enum api api = prompt->api < API_COUNT ? prompt->api : api_of(scanner, body);
     struct api_fault fault;
     int status = api_request_parse(api, scanner, body, &prompt->request, &fault);

@@ -11,21 +11,26 @@
 #include "backends/worker_url.h"
 #include "router/cli/command.h"
 
+#define ROUTER_ADMIN "http://127.0.0.1:9091"
+
 enum { TIMEOUT_MS = 5000, BODY_BYTES_MAX = 16 << 20 };
 
 static const char usage[] =
-    "Usage: samovar show workers|residency [--admin http://HOST:PORT] [--json]\n"
+    "Usage: samovar show workers|residency|tiers [--admin http://HOST:PORT] [--json]\n"
     "\n"
     "Asks a running router's admin listener (http://127.0.0.1:9091 if not given) for its workers,\n"
-    "or for what their agents say they hold, who is believed, and why not.\n"
+    "or for what their agents say they hold, who is believed, and why not. Asks an agent's\n"
+    "(http://127.0.0.1:9092) how the tiers beneath its engines are, and what to do about it.\n"
     "--json prints the answer as it came.\n"
     "Exit codes: 0 fine, 1 no usable answer, 2 wrong usage.\n";
 
 /* What can be asked for. */
 struct subject {
     const char *name;
-    const char *target; /* of the admin listener */
-    void (*print)(struct json_value root);
+    const char *whose;                     /* who has the admin listener */
+    const char *admin;                     /* where it is, unless it is said */
+    const char *target;                    /* of it */
+    void (*print)(struct json_value root); /* NULL: the answer is text for people already */
 };
 
 struct arguments {
@@ -224,8 +229,9 @@ static void print_residency(struct json_value root)
 }
 
 static const struct subject subjects[] = {
-    {"workers", "/workers", print_workers},
-    {"residency", "/residency", print_residency},
+    {"workers", "a router", ROUTER_ADMIN, "/workers", print_workers},
+    {"residency", "a router", ROUTER_ADMIN, "/residency", print_residency},
+    {"tiers", "an agent", "http://127.0.0.1:9092", "/tiers", NULL},
 };
 
 static const struct subject *find_subject(const char *name)
@@ -239,7 +245,7 @@ static const struct subject *find_subject(const char *name)
 
 static int read_arguments(struct arguments *arguments, int argc, const char *const *argv)
 {
-    *arguments = (struct arguments){.admin = "http://127.0.0.1:9091"};
+    *arguments = (struct arguments){.subject = NULL};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             arguments->is_json = true;
@@ -260,6 +266,8 @@ static int read_arguments(struct arguments *arguments, int argc, const char *con
         fputs(usage, stderr);
         return -1;
     }
+    if (arguments->admin == NULL && arguments->subject != NULL)
+        arguments->admin = arguments->subject->admin;
     return 0;
 }
 
@@ -281,19 +289,21 @@ static int print_table(const struct subject *subject, struct slice body)
 
 static int print_answer(const struct arguments *arguments, const struct answer *answer)
 {
+    const char *whose = arguments->subject->whose;
+
     if (answer->error < 0) {
-        fprintf(stderr,
-                "samovar show: %s: %s; is the router running, and is this its admin port?\n",
-                arguments->admin, strerror(-answer->error));
+        fprintf(stderr, "samovar show: %s: %s; is this the admin port of %s, and is it running?\n",
+                arguments->admin, strerror(-answer->error), whose);
         return EXIT_CODE_FAILED;
     }
     if (answer->status != 200) {
-        fprintf(stderr, "samovar show: %s answered %d; is this the admin port of a router?\n",
-                arguments->admin, answer->status);
+        fprintf(stderr, "samovar show: %s answered %d; is this the admin port of %s?\n",
+                arguments->admin, answer->status, whose);
         return EXIT_CODE_FAILED;
     }
-    return arguments->is_json ? command_print(&answer->body)
-                              : print_table(arguments->subject, buf_slice(&answer->body));
+    return arguments->is_json || arguments->subject->print == NULL
+               ? command_print(&answer->body)
+               : print_table(arguments->subject, buf_slice(&answer->body));
 }
 
 int command_show(int argc, const char *const *argv)

@@ -54,6 +54,8 @@ struct attempt_notes {
     uint64_t start;                      /* hash of the block that blocks go on from */
     struct residency_note_block *blocks; /* heap, until they are told */
     size_t block_count;
+    size_t front_count;    /* of blocks: those in front of tools that stand late; */
+    double front_tail;     /* of the prompt's tokens: the share between them and the tools */
     uint64_t answer_start; /* hash of the block that an answer goes on from, */
     uint64_t answer_begin; /* and where in the stream it ends */
     double handover_ms;
@@ -139,6 +141,41 @@ static bool post_anchor(struct attempt_notes *notes)
     return post(notes, &note, NULL, 0);
 }
 
+/*
+ * Tools that stand late are not as many tokens a byte as the text around them, and the text in
+ * front of them is what the next turn shares: so where they begin is told as if that text were a
+ * prompt of its own. Told first, it is joined first, and the rest lies between it and the end.
+ */
+static void post_front(struct attempt_notes *notes)
+{
+    const struct token_anchor *anchor = &notes->counted.anchor;
+    const struct residency_note text = {
+        .kind = RESIDENCY_NOTE_ROUTED,
+        .attempt = ~notes->attempt,
+        .start = notes->start,
+    };
+    const struct residency_note counted = {
+        .kind = RESIDENCY_NOTE_ANCHOR,
+        .attempt = ~notes->attempt,
+        .last_block = anchor->before_tools_block,
+        .token_count = anchor->before_tools,
+        .tail_tokens = (uint32_t)(notes->front_tail * anchor->token_count),
+        .cached_tokens = UINT32_MAX,
+    };
+
+    if (notes->front_count == 0 || anchor->before_tools_block == 0 || ~notes->attempt == 0)
+        return;
+    if (counted.tail_tokens < counted.token_count &&
+        post(notes, &text, notes->blocks, notes->front_count))
+        (void)post(notes, &counted, NULL, 0); /* without, the agent forgets the attempt in time */
+}
+
+static bool post_prompt(struct attempt_notes *notes)
+{
+    post_front(notes);
+    return post_text(notes) && post_anchor(notes);
+}
+
 /* The answer, once its prompt is told and both counts are known. */
 static void post_answer(struct attempt_notes *notes)
 {
@@ -182,7 +219,7 @@ static void tell_prompt(struct attempt_notes *notes)
         settle(notes, ANCHOR_SHORT);
     else if (notes->counted.tail_tokens > notes->counted.anchor.token_count)
         settle(notes, ANCHOR_FAILED); /* the tail of another template than was thought */
-    else if (post_text(notes) && post_anchor(notes))
+    else if (post_prompt(notes))
         settle(notes, ANCHOR_POSTED);
     else
         settle(notes, ANCHOR_DROPPED);
@@ -352,6 +389,13 @@ static struct attempt_notes *make_notes(struct join *join, const struct attempt_
     notes->start = begun->exact_count > 0 ? begun->blocks[begun->exact_count - 1].hash : 0;
     notes->block_count = begun->block_count - begun->exact_count;
     notes->blocks = blocks_of(begun->blocks + begun->exact_count, notes->block_count, known);
+    if (begun->before_tools_count > begun->exact_count) {
+        const struct block *front = &begun->blocks[begun->before_tools_count - 1];
+
+        notes->front_count = begun->before_tools_count - begun->exact_count;
+        notes->front_tail = (double)(begun->before_tools_bytes - front->end) /
+                            (double)begun->blocks[begun->block_count - 1].end;
+    }
     if (begun->closed_count > 0) {
         notes->answer_start = begun->blocks[begun->closed_count - 1].hash;
         notes->answer_begin = begun->blocks[begun->closed_count - 1].end;
@@ -380,7 +424,7 @@ struct token_naming attempt_notes_naming(const struct join *join, const struct a
 
     return (struct token_naming){
         config->secret, token_name_root(config->secret, lora.ptr, lora.len, salt.ptr, salt.len),
-        agent.block_tokens};
+        agent.block_tokens, begun->layout};
 }
 
 bool attempt_notes_want_echo(const struct join *join, const struct attempt_begun *begun)

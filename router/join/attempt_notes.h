@@ -30,8 +30,11 @@ struct attempt_begun {
     const struct anchor_plan *plan;
     const struct block *blocks; /* of the prompt, end node included */
     size_t block_count;
-    size_t closed_count; /* without it: what an answer goes on from */
-    size_t exact_count;  /* of the first blocks: the map says that the worker has them */
+    size_t closed_count;         /* without it: what an answer goes on from */
+    size_t exact_count;          /* of the first blocks: the map says that the worker has them */
+    struct tool_layout layout;   /* of the prompt's tools; where they stand late: */
+    size_t before_tools_count;   /* of the first blocks: in front of them */
+    uint64_t before_tools_bytes; /* of the stream, likewise */
     double predicted_ttft_ms;
     struct buf *body; /* of the request; taken where it is needed. NULL: there is none */
     size_t splice_at; /* just behind its first '{' */

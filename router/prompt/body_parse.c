@@ -43,13 +43,19 @@ static int read_request(struct body_parse *parse, struct json_scanner *scanner)
 
 static int name_prompt(struct body_parse *parse)
 {
-    struct prompt_stream_config config = {parse->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN};
+    struct prompt_stream_config config = {parse->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN,
+                                          TOOLS_FIRST};
 
     if (parse->request.model.ptr == NULL) /* every name depends on it */
         return -ENOENT;
     /* What leaves no prompt behind, or goes on from text that only an engine has, has no names. */
     if (api_work(parse->api) != API_WORK_GENERATE || parse->request.continues_state)
         return 0;
+    parse->has_tools = parse->request.api != API_COMPLETIONS &&
+                       json_count(json_get(parse->request.root, "tools")) > 0;
+    if (parse->has_tools)
+        parse->layout = tool_places_find(parse->tool_places, parse->secret, parse->request.model);
+    config.tool_place = parse->layout.place;
     return prompt_stream_write(config, &parse->request, parse->arena, BODY_PARSE_BLOCK_COUNT_MAX,
                                &parse->prompt, &parse->fault);
 }

@@ -32,6 +32,7 @@ struct body_parse {
     const uint8_t *secret;      /* BLOCK_CHAIN_SECRET_BYTES */
     struct arena *arena;        /* everything found lies in it */
     bool wants_plan;            /* somebody will ask for plan */
+    const struct tool_places *tool_places; /* NULL: all models' tools stand first */
 
     /* Found. */
     int request_status; /* 0; -EINVAL: fault says why; -ENOMEM. If < 0, all below is void */
@@ -40,6 +41,8 @@ struct body_parse {
     struct api_fault fault;
     struct api_request request;  /* its root is dead; its model is default_model where absent */
     struct prompt_blocks prompt; /* no blocks: its prompt has no names */
+    bool has_tools;              /* and the model is shown them */
+    struct tool_layout layout;   /* where */
     struct anchor_plan plan;     /* of a prompt with all its names, where it was wanted */
 };
 

@@ -170,8 +170,29 @@ static void write_tools(struct prompt_sink *sink, struct json_value tools)
     struct json_iterator elements = json_iterate(tools);
     struct json_value tool;
 
+    prompt_begin_tools(sink, tools);
     while (json_next_element(&elements, &tool))
         prompt_write_tool(sink, tool);
+}
+
+/* In front of which message the tools stand. Most templates need only the first one for that. */
+static size_t tools_at(const struct prompt_sink *sink, struct json_value messages)
+{
+    struct json_iterator elements = json_iterate(messages);
+    size_t lead_count = 0, last_user = SIZE_MAX;
+    struct json_value message;
+
+    for (size_t i = 0; json_next_element(&elements, &message); i++) {
+        struct slice role = json_string(json_get(message, "role"));
+
+        if (i == 0)
+            lead_count = prompt_role_leads(role);
+        if (sink->tool_place == TOOLS_FIRST)
+            break;
+        if (slice_eq(role, SLICE("user")))
+            last_user = i;
+    }
+    return prompt_tools_at(sink, lead_count, last_user);
 }
 
 int prompt_write_chat(struct prompt_sink *sink, const struct api_request *request)
@@ -179,18 +200,15 @@ int prompt_write_chat(struct prompt_sink *sink, const struct api_request *reques
     struct json_value messages = json_get(request->root, "messages"), message;
     struct json_value tools = json_get(request->root, "tools");
     struct json_iterator elements = json_iterate(messages);
-    size_t count = json_count(messages), left = count;
+    const size_t count = json_count(messages), at = tools_at(sink, messages);
     int status = prompt_check_messages(sink, messages);
 
-    while (status == 0 && json_next_element(&elements, &message)) {
-        const bool is_first = left == count;
-        const bool leads = is_first && prompt_role_leads(json_string(json_get(message, "role")));
-
-        if (is_first && !leads)
+    for (size_t i = 0; status == 0 && json_next_element(&elements, &message); i++) {
+        if (i == at)
             write_tools(sink, tools);
-        status = write_message(sink, message, --left == 0 && request->continues_message);
-        if (status == 0 && leads)
-            write_tools(sink, tools);
+        status = write_message(sink, message, i + 1 == count && request->continues_message);
     }
+    if (status == 0 && at == count)
+        write_tools(sink, tools);
     return status;
 }

@@ -224,10 +224,34 @@ static int check_blocks(struct prompt_sink *sink, struct json_value content)
     return 0;
 }
 
-static int write_message(struct prompt_sink *sink, struct json_value message, bool is_open)
+static void write_tools(struct prompt_sink *sink, struct json_value tools)
+{
+    struct json_iterator elements = json_iterate(tools);
+    struct json_value tool;
+
+    prompt_begin_tools(sink, tools);
+    while (json_next_element(&elements, &tool)) {
+        if (json_type(json_get(tool, "input_schema")) == JSON_OBJECT)
+            prompt_write_flat_tool(sink, tool, "input_schema");
+        else /* a tool of the server's own: a type with options */
+            prompt_write_tool(sink, tool);
+    }
+}
+
+/* Whether an engine makes a user's message of it, and not only results of tools. */
+static bool is_users(struct json_value message)
+{
+    struct json_value content = json_get(message, "content");
+
+    return slice_eq(json_string(json_get(message, "role")), SLICE("user")) &&
+           (json_type(content) != JSON_ARRAY || has_more_than_results(content));
+}
+
+/* tools: printed in front of it, but behind the results of tools in it; or nothing. */
+static int write_message(struct prompt_sink *sink, struct json_value message,
+                         struct json_value tools, bool is_open)
 {
     struct json_value role = json_get(message, "role"), content = json_get(message, "content");
-    bool is_user = slice_eq(json_string(role), SLICE("user"));
     int status;
 
     if (json_type(role) != JSON_STRING)
@@ -239,7 +263,8 @@ static int write_message(struct prompt_sink *sink, struct json_value message, bo
         return write_system(sink, content, "messages.content");
 
     write_results(sink, content);
-    if (is_user && json_type(content) == JSON_ARRAY && !has_more_than_results(content))
+    write_tools(sink, tools);
+    if (slice_eq(json_string(role), SLICE("user")) && !is_users(message))
         return 0;
     prompt_write_field(&sink->writer, TAG_MESSAGE, json_string(role));
     write_reasoning(sink, content);
@@ -251,31 +276,41 @@ static int write_message(struct prompt_sink *sink, struct json_value message, bo
     return 0;
 }
 
-static void write_tools(struct prompt_sink *sink, struct json_value tools)
+/* In front of which message the tools stand; the system text is none of them. */
+static size_t tools_at(const struct prompt_sink *sink, struct json_value messages)
 {
-    struct json_iterator elements = json_iterate(tools);
-    struct json_value tool;
+    struct json_iterator elements = json_iterate(messages);
+    size_t last_user = SIZE_MAX;
+    struct json_value message;
 
-    while (json_next_element(&elements, &tool)) {
-        if (json_type(json_get(tool, "input_schema")) == JSON_OBJECT)
-            prompt_write_flat_tool(sink, tool, "input_schema");
-        else /* a tool of the server's own: a type with options */
-            prompt_write_tool(sink, tool);
-    }
+    if (sink->tool_place == TOOLS_FIRST)
+        return 0;
+    for (size_t i = 0; json_next_element(&elements, &message); i++)
+        if (is_users(message))
+            last_user = i;
+    return prompt_tools_at(sink, 0, last_user);
 }
 
 int prompt_write_messages(struct prompt_sink *sink, const struct api_request *request)
 {
     struct json_value messages = json_get(request->root, "messages"), message;
+    struct json_value tools = json_get(request->root, "tools"), none = {0};
     struct json_iterator elements = json_iterate(messages);
-    size_t left = json_count(messages);
+    const size_t count = json_count(messages), at = tools_at(sink, messages);
     int status = prompt_check_messages(sink, messages);
 
     if (status == 0)
         status = write_system(sink, json_get(request->root, "system"), "system");
-    if (status == 0)
-        write_tools(sink, json_get(request->root, "tools"));
-    while (status == 0 && json_next_element(&elements, &message))
-        status = write_message(sink, message, --left == 0 && request->continues_message);
+    for (size_t i = 0; status == 0 && json_next_element(&elements, &message); i++) {
+        const bool is_open = i + 1 == count && request->continues_message;
+        const bool is_within =
+            i == at && sink->tool_place == TOOLS_BEFORE_LAST_USER && is_users(message);
+
+        if (i == at && !is_within)
+            write_tools(sink, tools);
+        status = write_message(sink, message, is_within ? tools : none, is_open);
+    }
+    if (status == 0 && at == count)
+        write_tools(sink, tools);
     return status;
 }

@@ -32,6 +32,21 @@ bool prompt_role_leads(struct slice role)
     return slice_eq(role, SLICE("system")) || slice_eq(role, SLICE("developer"));
 }
 
+size_t prompt_tools_at(const struct prompt_sink *sink, size_t lead_count, size_t last_user)
+{
+    if (sink->tool_place == TOOLS_FIRST || last_user == SIZE_MAX)
+        return lead_count;
+    return last_user + (sink->tool_place == TOOLS_BEHIND_LAST_USER);
+}
+
+void prompt_begin_tools(struct prompt_sink *sink, struct json_value tools)
+{
+    if (sink->tool_place == TOOLS_FIRST || json_count(tools) == 0)
+        return;
+    sink->before_tools_count = sink->writer.chain->block_count;
+    sink->before_tools_bytes = prompt_writer_bytes(&sink->writer);
+}
+
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text)
 {
     if (text.len > 0)

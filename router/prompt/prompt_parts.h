@@ -16,6 +16,7 @@
 #include "backends/runtime/must_check.h"
 #include "router/api/api_request.h"
 #include "router/prompt/prompt_writer.h"
+#include "router/prompt/tool_place.h"
 
 /* Where a prompt is written to. */
 struct prompt_sink {
@@ -24,6 +25,9 @@ struct prompt_sink {
     const uint8_t *secret;
     size_t block_count_max;
     struct api_fault *fault;
+    enum tool_place tool_place;
+    size_t before_tools_count; /* see prompt_blocks */
+    uint64_t before_tools_bytes;
     bool has_media; /* a part was written that is no text */
 };
 
@@ -38,6 +42,10 @@ MUST_CHECK int prompt_check_messages(struct prompt_sink *sink, struct json_value
  * tools where it is the first, and most print tools behind it. */
 bool prompt_role_leads(struct slice role);
 
+/* In front of which message the tools stand, where lead_count of the messages lead and last_user is
+ * the index of the last of a user; SIZE_MAX: there is none. The messages' number: behind all. */
+size_t prompt_tools_at(const struct prompt_sink *sink, size_t lead_count, size_t last_user);
+
 /* A field with its tag, unless text is empty. */
 void prompt_write_nonempty(struct prompt_sink *sink, enum prompt_tag tag, struct slice text);
 
@@ -50,6 +58,9 @@ void prompt_write_media(struct prompt_sink *sink, struct json_value part);
  */
 MUST_CHECK int prompt_write_content(struct prompt_sink *sink, struct json_value content,
                                     const char *param);
+
+/* Notes where tools begin, if there are any, in a stream that has them late. */
+void prompt_begin_tools(struct prompt_sink *sink, struct json_value tools);
 
 /* A tool as {"type":"function","function":{...}}: with its members in their order, as templates
  * print them. Whatever else it is, it is written likewise. */

@@ -210,17 +210,55 @@ static int write_item(struct prompt_sink *sink, enum item_kind kind, struct json
     }
 }
 
-static int write_items(struct prompt_sink *sink, struct json_iterator items, bool is_open)
+static void write_tools(struct prompt_sink *sink, struct json_value tools)
 {
+    struct json_iterator elements = json_iterate(tools);
+    struct json_value tool;
+
+    prompt_begin_tools(sink, tools);
+    while (json_next_element(&elements, &tool)) {
+        if (slice_eq(json_string(json_get(tool, "type")), SLICE("function")) &&
+            json_type(json_get(tool, "function")) == JSON_NONE)
+            prompt_write_flat_tool(sink, tool, "parameters");
+        else
+            prompt_write_tool(sink, tool);
+    }
+}
+
+/* In front of which of items the tools stand. */
+static size_t tools_at(const struct prompt_sink *sink, struct json_iterator items)
+{
+    size_t last_user = SIZE_MAX;
+    struct json_value item;
+
+    if (sink->tool_place == TOOLS_FIRST)
+        return 0;
+    for (size_t i = 0; json_next_element(&items, &item); i++)
+        if (kind_of(item) == ITEM_MESSAGE &&
+            slice_eq(json_string(json_get(item, "role")), SLICE("user")))
+            last_user = i;
+    return prompt_tools_at(sink, 0, last_user);
+}
+
+/* Where the tools stand no row goes on: there are messages of others around them. */
+static int write_items(struct prompt_sink *sink, struct json_iterator items,
+                       struct json_value tools, bool is_open)
+{
+    const size_t at = tools_at(sink, items);
     struct json_iterator before = items;
     struct row row = {0};
     struct json_value item;
+    size_t count = 0;
     int status = 0;
 
-    while (status == 0 && json_next_element(&items, &item)) {
+    for (; status == 0 && json_next_element(&items, &item); count++) {
         enum item_kind kind = kind_of(item);
         bool is_assistant = kind == ITEM_REASONING || kind == ITEM_CONTENT || kind == ITEM_CALL;
 
+        if (count == at && (status = write_row(sink, &row, false)) == 0)
+            write_tools(sink, tools);
+        if (status < 0)
+            break;
         if (!is_assistant || !row_add(&row, kind, item)) {
             status = write_row(sink, &row, false);
             if (status == 0 && !is_assistant)
@@ -232,21 +270,11 @@ static int write_items(struct prompt_sink *sink, struct json_iterator items, boo
             row.start = before;
         before = items;
     }
-    return status < 0 ? status : write_row(sink, &row, is_open);
-}
-
-static void write_tools(struct prompt_sink *sink, struct json_value tools)
-{
-    struct json_iterator elements = json_iterate(tools);
-    struct json_value tool;
-
-    while (json_next_element(&elements, &tool)) {
-        if (slice_eq(json_string(json_get(tool, "type")), SLICE("function")) &&
-            json_type(json_get(tool, "function")) == JSON_NONE)
-            prompt_write_flat_tool(sink, tool, "parameters");
-        else
-            prompt_write_tool(sink, tool);
-    }
+    if (status == 0)
+        status = write_row(sink, &row, is_open);
+    if (status == 0 && count == at)
+        write_tools(sink, tools);
+    return status;
 }
 
 static void write_text_message(struct prompt_sink *sink, struct slice role, struct slice text)
@@ -272,6 +300,7 @@ static int write_leading_item(struct prompt_sink *sink, struct json_iterator *it
 int prompt_write_responses(struct prompt_sink *sink, const struct api_request *request)
 {
     struct json_value input = json_get(request->root, "input");
+    struct json_value tools = json_get(request->root, "tools");
     struct slice instructions = json_string(json_get(request->root, "instructions"));
     struct json_iterator items = json_iterate(input);
     int status = 0;
@@ -283,10 +312,14 @@ int prompt_write_responses(struct prompt_sink *sink, const struct api_request *r
         write_text_message(sink, SLICE("system"), instructions);
     else
         status = write_leading_item(sink, &items);
-    write_tools(sink, json_get(request->root, "tools"));
     if (status == 0 && json_type(input) == JSON_ARRAY)
-        return write_items(sink, items, request->continues_message);
-    if (status == 0)
-        write_text_message(sink, SLICE("user"), json_string(input));
-    return status;
+        return write_items(sink, items, tools, request->continues_message);
+    if (status < 0)
+        return status;
+    if (sink->tool_place != TOOLS_BEHIND_LAST_USER)
+        write_tools(sink, tools);
+    write_text_message(sink, SLICE("user"), json_string(input));
+    if (sink->tool_place == TOOLS_BEHIND_LAST_USER)
+        write_tools(sink, tools);
+    return 0;
 }

@@ -38,6 +38,13 @@
  * first each new system prompt would be told that its tools are in the cache, where most find
  * nothing.
  *
+ * Some templates print the tools with the last user message (Mistral's in front of it): each turn
+ * takes them from where the turn before had them, and of that one's tokens nothing behind that
+ * place is found again. There the stream has them in the same place, so that text parts where
+ * tokens do: [instructions] message* tool* message*, the tools in front of the last user message or
+ * behind it. As nothing else can stand so, no version tells the forms apart: routers that know the
+ * place (tool_survey) and such that do not yet share fewer names, and never a wrong one.
+ *
  * The root, which every name depends on, is in prompt_root.c. cache_control marks move from turn to
  * turn and print nothing: they count nowhere.
  *
@@ -105,6 +112,7 @@ int prompt_stream_write(struct prompt_stream_config config, const struct api_req
         .secret = config.secret,
         .block_count_max = block_count_max,
         .fault = fault,
+        .tool_place = config.tool_place,
     };
     uint64_t further_bytes = 0;
     int status = 0;
@@ -123,6 +131,8 @@ int prompt_stream_write(struct prompt_stream_config config, const struct api_req
     out->block_count = prompt_write_tail(&sink.writer);
     out->blocks = out->chain.blocks;
     out->closed_count = out->chain.block_count;
+    out->before_tools_count = sink.before_tools_count;
+    out->before_tools_bytes = sink.before_tools_bytes;
     out->bytes = prompt_writer_bytes(&sink.writer) + further_bytes;
     if (request->is_token_prompt)
         out->token_ids = out->bytes / 4;

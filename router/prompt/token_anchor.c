@@ -13,6 +13,14 @@ void token_anchor_maker_init(struct token_anchor_maker *maker, struct token_nami
     maker->last = naming.root;
     maker->token_count = 0;
     maker->filled = 0;
+    maker->before_tools = 0;
+    maker->before_tools_block = 0;
+}
+
+/* Of the full blocks so far. */
+static uint64_t last_block(const struct token_anchor_maker *maker)
+{
+    return maker->token_count >= maker->naming.block_tokens ? maker->last.low : 0;
 }
 
 bool token_anchor_maker_add(struct token_anchor_maker *maker, uint32_t id)
@@ -21,6 +29,10 @@ bool token_anchor_maker_add(struct token_anchor_maker *maker, uint32_t id)
 
     if (maker->token_count == TOKEN_ANCHOR_COUNT_MAX)
         return false;
+    if (naming->layout.has_mark && id == naming->layout.mark) {
+        maker->before_tools = maker->token_count;
+        maker->before_tools_block = last_block(maker);
+    }
     maker->token_count++;
     maker->ids[maker->filled++] = id;
     if (maker->filled < naming->block_tokens)
@@ -33,7 +45,9 @@ bool token_anchor_maker_add(struct token_anchor_maker *maker, uint32_t id)
 void token_anchor_maker_finish(const struct token_anchor_maker *maker, struct token_anchor *anchor)
 {
     anchor->token_count = maker->token_count;
-    anchor->last_block = maker->token_count >= maker->naming.block_tokens ? maker->last.low : 0;
+    anchor->last_block = last_block(maker);
+    anchor->before_tools = maker->before_tools;
+    anchor->before_tools_block = maker->before_tools_block;
 }
 
 static int read_ids(const struct token_naming *naming, struct json_value ids,

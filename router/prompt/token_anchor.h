@@ -15,6 +15,7 @@
 #include "backends/runtime/must_check.h"
 #include "backends/runtime/slice.h"
 #include "hashing/token_name.h"
+#include "router/prompt/tool_place.h"
 
 enum {
     TOKEN_ANCHOR_BLOCK_TOKENS_MAX = 4096,
@@ -22,14 +23,17 @@ enum {
 };
 
 struct token_naming {
-    const uint8_t *secret;  /* DIGEST_SECRET_BYTES; borrowed */
-    struct digest_128 root; /* token_name_root() of the request's LoRA and salt */
-    uint32_t block_tokens;  /* of the engine; 1 to TOKEN_ANCHOR_BLOCK_TOKENS_MAX */
+    const uint8_t *secret;     /* DIGEST_SECRET_BYTES; borrowed */
+    struct digest_128 root;    /* token_name_root() of the request's LoRA and salt */
+    uint32_t block_tokens;     /* of the engine; 1 to TOKEN_ANCHOR_BLOCK_TOKENS_MAX */
+    struct tool_layout layout; /* of the prompt's tools */
 };
 
 struct token_anchor {
     uint32_t token_count;
-    uint64_t last_block; /* .low of the last full block's name; 0: not one is full */
+    uint64_t last_block;         /* .low of the last full block's name; 0: not one is full */
+    uint32_t before_tools;       /* tokens in front of the last mark of tools, and the last full */
+    uint64_t before_tools_block; /* block of these; 0: not one, or no mark */
 };
 
 /* An anchor from ids that come one by one: of them, those of the block being filled are all that is
@@ -39,6 +43,8 @@ struct token_anchor_maker {
     struct digest_128 last;
     uint32_t token_count;
     uint32_t filled; /* of ids */
+    uint32_t before_tools;
+    uint64_t before_tools_block;
     uint32_t ids[TOKEN_ANCHOR_BLOCK_TOKENS_MAX];
 };
 

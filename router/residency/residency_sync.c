@@ -243,15 +243,17 @@ static bool is_same_life(struct residency_life a, struct residency_life b)
     return a.epoch == b.epoch && a.generation == b.generation;
 }
 
-static void begin_life(struct residency_sync *sync, struct replica *replica,
-                       struct residency_life life, uint64_t now_ms)
+/* That of its lease. */
+static void begin_life(struct residency_sync *sync, struct replica *replica, uint64_t now_ms)
 {
-    bool is_rival = replica->life.epoch != 0 && replica->life.epoch != life.epoch &&
-                    now_ms < replica->life_ms + RESIDENCY_SYNC_RIVALS_MS;
+    const struct residency_lease *lease = &replica->lease;
+    const bool is_rival = replica->life.epoch != 0 && replica->life.epoch != lease->life.epoch &&
+                          replica->life.epoch != lease->after_epoch &&
+                          now_ms < replica->life_ms + RESIDENCY_SYNC_RIVALS_MS;
 
     drop_copies(sync, replica);
     move(replica, RESIDENCY_SYNC_EVENT_LIFE);
-    replica->life = life;
+    replica->life = lease->life;
     replica->life_ms = now_ms;
     replica->exact_ms = 0;
     replica->stalled_ms = 0;
@@ -295,7 +297,7 @@ void residency_sync_lease(struct residency_sync *sync, uint32_t worker,
     }
     replica->lease_ms = now_ms;
     if (!is_same_life(lease->life, replica->life))
-        begin_life(sync, replica, lease->life, now_ms);
+        begin_life(sync, replica, now_ms);
     else
         watch_lag(sync, replica, now_ms);
 }

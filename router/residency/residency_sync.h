@@ -27,7 +27,8 @@ enum {
     RESIDENCY_SYNC_JUDGED_MS = 1000,   /* after it: what is wrong later, nobody could take back */
     RESIDENCY_SYNC_KEPT_MS = 600000,   /* a replica whose agent is silent */
     RESIDENCY_SYNC_STALLED_MS = 2000,  /* the lease may be ahead of the changes */
-    RESIDENCY_SYNC_RIVALS_MS = 5000,   /* two lives that begin sooner after each other are rivals */
+    RESIDENCY_SYNC_RIVALS_MS = 5000,   /* two lives that begin sooner after each other are rivals,
+                                        * unless the one says that it is after the other */
     RESIDENCY_SYNC_BACK_OFF_MS = 100,  /* the first; doubles up to */
     RESIDENCY_SYNC_BACK_OFF_MS_MAX = 30000,
     RESIDENCY_SYNC_SETTLED_MS = 10000, /* exact for so long: the next back-off is the first again */

@@ -64,8 +64,8 @@ static void read_request(struct json_scanner *scanner, struct slice body)
 
     assert(status == 0);
     arena_init(&arena, 4 << 20);
-    status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64}, &request, &arena,
-                                 BLOCK_COUNT_MAX, &prompt, &fault);
+    status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64, TOOLS_FIRST},
+                                 &request, &arena, BLOCK_COUNT_MAX, &prompt, &fault);
     assert(status == 0);
     arena_release(&arena);
 }

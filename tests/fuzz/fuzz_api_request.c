@@ -31,29 +31,49 @@ static void check_fault(const struct api_fault *fault)
     assert(strlen(fault->message) > 0);
 }
 
-static void run(enum api api, struct slice body)
+/* Whatever stands where: the prompt is as good, and as long. */
+static uint64_t name(struct api_request *request, enum tool_place tool_place, int *status)
 {
     static const uint8_t secret[BLOCK_CHAIN_SECRET_BYTES] = {1, 2, 3};
+    const struct prompt_stream_config config = {secret, 256, 64, tool_place};
+    struct prompt_blocks prompt;
+    struct api_fault fault;
+    struct arena arena;
+
+    arena_init(&arena, ARENA_BYTES);
+    *status = prompt_stream_write(config, request, &arena, BLOCK_COUNT_MAX, &prompt, &fault);
+    check_blocks(&prompt);
+    if (api_work(request->api) != API_WORK_GENERATE || request->continues_state)
+        assert(prompt.block_count == 0);
+    assert(*status == 0 || *status == -EINVAL || *status == -ENOBUFS);
+    if (*status == -EINVAL)
+        check_fault(&fault);
+    arena_release(&arena);
+    return prompt.bytes;
+}
+
+static void run(enum api api, struct slice body)
+{
     struct json_scanner *scanner = json_scanner_create();
     struct api_request request;
     struct api_fault fault;
-    struct prompt_blocks prompt;
-    struct arena arena;
-    int status = api_request_parse(api, scanner, body, &request, &fault);
+    int status = api_request_parse(api, scanner, body, &request, &fault), late_status;
 
-    arena_init(&arena, ARENA_BYTES);
     if (status == 0) {
+        uint64_t bytes;
+
         assert(body.ptr[request.object_start] == '{');
-        status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64}, &request,
-                                     &arena, BLOCK_COUNT_MAX, &prompt, &fault);
-        check_blocks(&prompt);
-        if (api_work(api) != API_WORK_GENERATE || request.continues_state)
-            assert(prompt.block_count == 0);
+        bytes = name(&request, TOOLS_FIRST, &status);
+        for (enum tool_place place = TOOLS_FIRST + 1; place < TOOL_PLACE_COUNT; place++) {
+            uint64_t late_bytes = name(&request, place, &late_status);
+
+            assert(late_status == status);
+            assert(status != 0 || late_bytes == bytes);
+        }
+    } else if (status == -EINVAL) {
+        check_fault(&fault);
     }
     assert(status == 0 || status == -EINVAL || status == -ENOBUFS);
-    if (status == -EINVAL)
-        check_fault(&fault);
-    arena_release(&arena);
     json_scanner_destroy(scanner);
 }
 

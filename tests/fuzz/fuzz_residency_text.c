@@ -26,8 +26,9 @@ static void check_lease(struct slice text)
     assert(again.fingerprint == lease.fingerprint && again.life.epoch == lease.life.epoch &&
            again.life.generation == lease.life.generation && again.sequence == lease.sequence &&
            again.page_count == lease.page_count && again.interval_ms == lease.interval_ms &&
-           again.is_whole == lease.is_whole && again.has_load == lease.has_load &&
-           again.cpu_queue_ms == lease.cpu_queue_ms && again.ssd_queue_ms == lease.ssd_queue_ms);
+           again.after_epoch == lease.after_epoch && again.is_whole == lease.is_whole &&
+           again.has_load == lease.has_load && again.cpu_queue_ms == lease.cpu_queue_ms &&
+           again.ssd_queue_ms == lease.ssd_queue_ms);
     assert(!lease.has_load || (again.running == lease.running && again.waiting == lease.waiting));
     buf_release(&out);
 }

@@ -18,7 +18,8 @@ static void check(int status, const struct token_naming *naming, const struct to
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const uint8_t secret[DIGEST_SECRET_BYTES] = {1, 2, 3};
-    struct token_naming naming = {secret, token_name_root(secret, NULL, 0, NULL, 0), 1};
+    struct token_naming naming = {
+        secret, token_name_root(secret, NULL, 0, NULL, 0), 1, {TOOLS_BEHIND_LAST_USER, true, 7}};
     struct json_scanner *scanner;
     struct token_anchor anchor;
     char *text;

@@ -495,6 +495,7 @@ def test_an_agent_that_crashes_again_before_its_first_word_speaks_at_once(killed
     world.start_agent("--probe-interval-ms", 20, state_dir=state)
 
     wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    assert world.map.lease()["after"] == epoch
     world.map.wait_records(prompt.records())
 
 
@@ -675,6 +676,19 @@ def test_while_redis_stands_still_the_engine_is_heard_and_the_newest_is_told_beh
     world.map.wait_records(other.records())
     world.agent.wait_ready()
     assert len(world.agent.log.find("redis_away")) == 1
+
+
+def test_an_agent_is_ready_when_redis_has_taken_all(world, start_agent):
+    world.agent.stop()
+    world.redis.call("REPLICAOF", "127.0.0.1", 1)
+
+    agent = start_agent(world.worker, world.redis, kv_events=world.engine.events,
+                        kv_replay=world.engine.replay)
+
+    wait_until(lambda: b"not all is published yet" in agent.admin("/ready").read_all(), "it says why")
+    assert agent.admin("/ready").status == 503
+    world.redis.call("REPLICAOF", "NO", "ONE")
+    agent.wait_ready()
 
 
 def test_an_agent_starts_while_redis_is_away_and_reports_when_it_is_there(start_world):

@@ -6,6 +6,7 @@ not at all, whoever dies, lies, dawdles or shares; and the map says what can be 
 
 import os
 import random
+import shutil
 import signal
 import stat
 import struct
@@ -406,6 +407,7 @@ SSD_SIZES = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
 
 def save_on_ssd(node, engine):
     """Ids of a prompt of 8 blocks that lie on the SSD too."""
+    node.wait_metric("tier_layouts_scanning", 0)  # nothing is written there before
     ids = save_prompt(engine, 1, 8)
     load_prompt(engine, ids, 1, 8)
     node.wait_metric("tier_held_blocks", 8, tier="ssd")
@@ -473,6 +475,44 @@ def test_a_reset_before_the_worker_has_come_is_done_when_it_comes(node):
 
     assert engine.lookup(engine.open(ids)) == (0, MISS)
     node.wait_metric("tier_held_blocks", 0, tier="ssd")
+
+
+def test_pages_of_another_model_under_this_ones_name_are_misses(node):
+    """Somebody moved or copied directories: the ids are the same, the bytes are not."""
+    sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
+
+    def life(model):
+        """An agent, and its one engine, of that model."""
+        return node.start_agent(**sizes), node.engine(model=model)
+
+    def layouts():
+        return {path for path in (node.directory / "ssd").iterdir() if path.is_dir()}
+    agent, engine = life("this")
+    engine.close()
+    agent.stop()
+    mine = layouts()
+    agent, engine = life("another")
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)  # used: worth a write
+    fill(engine, 40)
+    wait_until(lambda: node.metric("tier_held_blocks", tier="ssd") >= 8, "they are on the SSD")
+    engine.close()
+    agent.stop()
+    (this,), (another,) = mine, layouts() - mine
+    shutil.rmtree(this)
+    shutil.copytree(another, this)
+    this.chmod(0o700)
+
+    agent, engine = life("this")
+    node.wait_metric("tier_layouts_scanning", 0)
+
+    assert node.metric("tier_blocks_scanned_total") == 0
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    engine.close()
+    agent.stop()
+    agent, engine = life("another")  # whose own are as they were
+    node.wait_metric("tier_layouts_scanning", 0)
+    load_prompt(engine, ids, 1, 8)
 
 
 def save_again(engine, ids):
@@ -583,6 +623,75 @@ def test_two_engines_share_what_each_has_saved(start_agent, redis, start_worker,
 
     events[1].stop()
     node.stop()
+
+
+@pytest.fixture
+def two_models(start_agent, redis, start_worker, tmp_path):
+    """(node, small, large): two engines of one agent, each with a model and a size of page of its
+    own: a block of the second is four of the first."""
+    workers, second = [start_worker(), start_worker()], KvEngine()
+    node = Node(start_agent, redis, ",".join(worker.url for worker in workers), tmp_path)
+    node.agent = start_agent(
+        node.worker, redis, "--layouts-max", 2, "--cpu-bytes", 4 * MIB, "--ipc-socket", node.socket,
+        "--ssd-bytes", 8 * MIB, "--ssd-dir", tmp_path / "ssd", "--ssd-reserve-bytes", 0,
+        kv_events=f"{node.events.events},{second.events}")
+    node.agent.log.wait("tiers_listening")
+    small = node.engine(worker=workers[0].url, model="small")
+    large = node.engine(worker=workers[1].url, model="large", memory=Memory(layer_bytes=16384))
+    yield node, small, large
+    second.stop()
+    node.stop()
+
+
+def disk_bytes(directory):
+    return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+
+
+def test_two_models_have_half_of_each_tier_and_nothing_of_each_other(two_models, secret_file):
+    node, small, large = two_models
+    assert node.metric("tier_layouts") == 2
+    assert node.metric("tier_slots", tier="cpu") == 2 * MIB // 8192 + 2 * MIB // 32768
+    maps = [ResidencyMap(node.redis, engine.worker_name) for engine in (small, large)]
+    prompt = MappedPrompt(secret_file, 1, 4)
+    for one in maps:
+        prompt.write_notes(one)
+
+    ids = save_prompt(small, 1, 4)
+    wait_until(lambda: set(maps[0].records() or ()) == set(prompt.texts), "one has it")
+    assert large.lookup(large.open(ids)) == (0, MISS)  # the same ids, by another model
+    assert maps[1].records() == {}
+    save_prompt(large, 1, 4)
+    wait_until(lambda: set(maps[1].records() or ()) == set(prompt.texts), "both have it")
+    others = fill(small, 60)  # far more than its half
+
+    maps[0].wait_records({})
+    wait_until(lambda: set(maps[1].records() or ()) == set(prompt.texts), "it cost the other nothing")
+    load_prompt(large, ids, 1, 4)
+    number, last = others[-1]
+    load_prompt(small, last, number, 8)
+    assert disk_bytes(node.directory / "ssd") <= 8 * MIB
+
+
+def test_a_model_that_leaves_its_half_makes_room_for_another_and_for_no_third(two_models):
+    node, small, large = two_models
+    ids = save_prompt(large, 1, 4)
+    code, why = refused_hello(node, model="third", worker=small.worker_name)
+    assert code == wire.REFUSED_LAYOUT and "2 other models or page layouts" in why
+    small.close()
+    node.wait_metric("engines", 1)
+
+    code, why = refused_hello(node, model="third", worker=small.worker_name)
+    assert code == wire.REFUSED_BUSY and "come again" in why
+
+    def comes():
+        try:
+            return node.engine(worker=small.worker_name, model="third")
+        except AssertionError:  # REFUSED: its place is being made
+            return None
+    third = wait_until(comes, "the place is free")
+    save_prompt(third, 2, 4)
+    load_prompt(large, ids, 1, 4)
+    assert node.metric("tier_layouts") == 2
 
 
 @pytest.mark.parametrize("closes", ["scheduler", "worker", "both"])
@@ -1009,6 +1118,44 @@ def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node
     assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
 
 
+# --- what operators are told ---
+
+
+def shown_tiers(agent):
+    """The lines of `samovar show tiers`."""
+    shown = subprocess.run([program("samovar"), "show", "tiers", "--admin",
+                            "http://%s:%d" % agent.admin_address], capture_output=True, text=True,
+                           timeout=WAIT_S)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    return shown.stdout.splitlines()
+
+
+def test_an_operator_reads_how_the_tiers_are(node):
+    agent = node.start_agent(cpu_bytes=MIB, ssd_bytes=16 * MIB)
+    (before,) = shown_tiers(agent)
+    assert before.startswith("doubt  no engine has come yet") and str(node.socket) in before
+
+    engine = node.engine()
+    ids = save_prompt(engine, 1, 8)
+    load_prompt(engine, ids, 1, 8)
+    lines = shown_tiers(agent)
+
+    assert all(line.startswith("fine   ") for line in lines), lines
+    text = "\n".join(lines)
+    assert "engines connected: 1" in text and "CPU memory holds 8 of" in text
+    assert "the SSD holds" in text and "100 % found something to load" in text
+    assert "8 blocks were saved, 8 loaded from CPU memory" in text
+    engine.close()
+    node.wait_metric("engines", 0)
+    assert "no engine is connected any more" in shown_tiers(agent)[0]
+
+
+def test_an_operator_of_an_agent_without_tiers_reads_that(start_agent, worker, redis):
+    agent = start_agent(worker, redis, kv_events="tcp://127.0.0.1:1")
+
+    assert shown_tiers(agent) == ["fine   there are no tiers beneath the engines (--cpu-bytes)"]
+
+
 # --- options ---
 
 
@@ -1034,8 +1181,16 @@ def test_tiers_without_a_way_to_them_are_refused(node, secret_file):
                                         "--ssd-dir", "/ssd")
 
 
+def machine_bytes():
+    """Memory of this machine, or of its control group."""
+    group = Path("/sys/fs/cgroup/memory.max")
+    limit = group.read_text().strip() if group.exists() else "max"
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+    return whole if limit == "max" else min(whole, int(limit))
+
+
 @pytest.mark.parametrize(("flags", "sizes", "option", "advice"), [
-    ([], {"cpu_bytes": "1024TiB"}, "cpu-bytes", "leave some to the engines"),
+    ([], {"cpu_bytes": machine_bytes() // 100 * 95}, "cpu-bytes", "leave some to the engines"),
     ([], {"ssd_bytes": MIB}, "ssd-bytes", "several times --cpu-bytes"),
     (["--page-checksums=false"], {"ssd_bytes": 16 * MIB}, "page-checksums", "leave it on"),
 ])
@@ -1046,9 +1201,26 @@ def test_what_is_doubtful_of_tiers_is_said_at_the_start(node, flags, sizes, opti
 
 
 def test_tiers_with_more_blocks_than_routers_can_be_told_of_are_doubtful(node):
-    agent = node.start_agent("--token-blocks-max", 1024, cpu_bytes=16 * MIB)
+    agent = node.start_agent("--token-blocks-max", 1024, "--text-blocks-max", 1024,
+                             cpu_bytes=64 * MIB)
     node.engine()
 
     doubt = agent.log.wait("option_doubtful", option="token-blocks-max")
+    text = agent.log.wait("option_doubtful", option="text-blocks-max")
 
-    assert int(doubt["tier_blocks"]) > 1024 and doubt["advice"] == "raise it above that number"
+    slots = node.metric("tier_slots", tier="cpu")
+    assert (int(doubt["needed"]), int(doubt["allowed"])) == (slots, 1024)
+    assert (int(text["needed"]), int(text["allowed"])) == (slots * BLOCK_TOKENS // 64, 1024)
+    assert doubt["advice"].startswith("raise it above what is needed")
+    assert node.metric("token_blocks_allowed") == 1024
+
+
+def test_room_for_what_routers_are_told_of_follows_from_the_tiers(node):
+    agent = node.start_agent(cpu_bytes=16 * MIB, ssd_bytes=16 * MIB)
+    before = node.metric("token_blocks_allowed")
+    node.engine()
+
+    slots = node.metric("tier_slots")
+    assert slots > 2000 and before == 262144
+    assert node.metric("token_blocks_allowed") == before + slots
+    assert agent.log.find("option_doubtful", option="token-blocks-max") == []

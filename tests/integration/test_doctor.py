@@ -232,6 +232,17 @@ def test_an_agent_that_does_not_know_all(redis, secret_file, speak):
     said(found["doubt"], agent.name, "does not know all", "kv-replay")
 
 
+@pytest.mark.parametrize(("rate", "words"), [
+    (0, ["nothing was loaded yet"]),
+    (2_500_000_000, ["CPU memory at 2500 MB/s", "SSD at 0 (0: none yet)"])])
+def test_an_engine_with_tiers(redis, secret_file, speak, rate, words):
+    agent = speak(bytes_per_token=4096, cpu_bytes_per_s=rate)
+
+    found = examine(*map_flags(redis, secret_file))
+
+    said(found["fine"], agent.name, "its engine has tiers", "`samovar show tiers` on test", *words)
+
+
 def test_two_agents_for_one_worker(redis, secret_file, speak):
     agent = speak(epoch=1)
     redis.call("HSET", agent.key("meta"), "epoch", f"{2:016x}")

@@ -21,6 +21,7 @@ from peers.worker import ScriptedWorker
 
 REPO = Path(__file__).resolve().parents[2]
 TAIL_TOKENS = 3
+SURVEY = b"Which river is the longest?"
 TEXT_4K = "where is the samovar? " * 180
 
 
@@ -30,6 +31,7 @@ class Engine(ScriptedWorker):
 
     def __init__(self, models=(MODEL,), parents=None):
         self.tokenized = []  # bodies that /tokenize got
+        self.surveyed = []  # of them those that ask where tools stand
         self.tokenize_reply = None  # (status, body) instead of the right one
         self.tokenize_gate = None  # an event to wait for
         self.off_by = 0  # tokens that usage says more
@@ -60,7 +62,7 @@ class Engine(ScriptedWorker):
         raw = request.body()
         body = json.loads(raw)
         if request.target == "/tokenize":
-            self.tokenized.append(raw)
+            (self.surveyed if SURVEY in raw else self.tokenized).append(raw)
             if self.tokenize_gate is not None:
                 self.tokenize_gate.wait(20)
             ids = self.ids_of(body)
@@ -686,3 +688,55 @@ def test_a_conversation_over_two_routers_is_exact_from_its_second_turn(
                        each.metrics()["samovar_router_map_records"] == records,
                        lambda each=each: f"{records} records: "
                        f"{each.metrics()['samovar_router_map_records']}")
+
+
+TOOLS = [{"type": "function", "function": {"name": f"tea_{i}", "description": TEXT_4K[:200],
+                                           "parameters": {"type": "object", "properties": {
+                                               "cups": {"type": "integer"}}}}} for i in range(4)]
+DAY_S = 4
+
+
+@pytest.mark.parametrize("habit", ["plain", "drop_reasoning", "tools_late", "dated"])
+def test_no_habit_of_a_template_leaves_a_lasting_phantom(start_telling_router, start_agent,
+                                                         start_sim, redis, habit):
+    """Prompts with equal text that do not become equal tokens: whatever was promised wrongly once
+    is not promised again."""
+    sim = start_sim("--kv-events", "tcp://127.0.0.1:*", "--kv-replay", "tcp://127.0.0.1:*",
+                    "--template", habit, "--day-s", DAY_S)
+    agent = start_agent(sim, redis, kv_events=sim.kv_events, kv_replay=sim.kv_replay).wait_ready()
+    router = start_telling_router([sim])
+    router.wait_believed(1, 16)
+
+    def told(what):
+        return sum(value for key, value in agent.metrics().items()
+                   if "notes_total" in key and f'"{what}"' in key)
+
+    messages = [{"role": "system", "content": TEXT_4K}]
+    lines, began = [], time.monotonic()
+
+    for turn in range(10):
+        messages.append({"role": "user", "content": f"turn {turn} " + "and so on " * 30})
+        answer = router.post(CHAT, CHAT.request(messages=messages, tools=TOOLS, max_tokens=60,
+                                                tool_choice="required" if turn % 3 == 2 else "auto"))
+        message = json.loads(answer.body)["choices"][0]["message"]
+        messages += [message, *({"role": "tool", "tool_call_id": call["id"], "content": "Two cups."}
+                                for call in message.get("tool_calls") or ())]
+        lines.append(router.request_line(answer))
+        wait_until(lambda: told("answered") == len(lines), "the agent was told")
+        wait_until(lambda: agent.metric_sum("samovar_agent_joins_total") ==
+                   told("anchor") + told("answered"), "all of it is joined")
+        wait_until(lambda: agent.metric_sum("samovar_agent_report_records") ==
+                   router.metrics()["samovar_router_map_records"], "and the router knows")
+        if habit == "tools_late":
+            wait_until(lambda: any("tool_place_learned" in line for line in router.log.text),
+                       "the place of its tools is known")
+
+    # What the map says, once it has been wrong where it may; the guess adds what was sent a moment
+    # ago.
+    wrong = [line for line in lines[3:]
+             if abs(line.get("claimed_tokens", 0) - line["cached_tokens"]) > 16]
+    days = (time.monotonic() - began) / DAY_S + 1 if habit == "dated" else 0
+    assert len(wrong) <= days, [(line.get("claimed_tokens"), line["cached_tokens"])
+                                for line in lines]
+    assert all(line["rung"] == "exact" for line in lines[3:])
+    assert lines[-1]["cached_tokens"] > 1000

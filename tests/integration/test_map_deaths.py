@@ -152,6 +152,30 @@ def test_a_liar_beside_honest_agents_loses_its_share(start_cluster):
         liar.fall_silent(is_said=False)
 
 
+def test_what_a_dead_agent_said_is_no_exactness_of_the_one_that_runs_now(cluster):
+    """Nobody heard what the engine dropped meanwhile, and with another state directory nothing shows
+    that the one before is dead: routers believe it until its lease has run out."""
+    engine = cluster.engines[0]
+    with cluster.load():
+        wait_until(lambda: cluster.row(cluster.routers[0], engine)["records"] > 100, "it is claimed")
+    cluster.settle()
+    claimed = cluster.row(cluster.routers[0], engine)["records"]
+
+    cluster.agents[0].kill()
+    for number in range(6):
+        text = " ".join(f"{number}-{word}" for word in range(1500))
+        answer = engine.post(CHAT.path, {"model": MODEL, "max_tokens": 1, "messages": [
+            {"role": "user", "content": text}]})
+        assert answer.status == 200
+    cluster.agents[0] = cluster.new_agent(0, state_dir=cluster.state_dir("another"))
+    believed = cluster.row(cluster.routers[0], engine)
+    cluster.wait_exact(EXACT_S)
+
+    assert believed["believed"] and believed["records"] == claimed > 0, "it is as it was meant"
+    assert cluster.row(cluster.routers[0], engine)["life"] != believed["life"]
+    cluster.check_truth()
+
+
 # --- engines ---
 
 def test_of_an_engine_that_is_killed_and_restarted_nothing_is_promised_a_second_later(cluster):

@@ -17,6 +17,7 @@ import time
 
 import pytest
 
+from peers.agent import FAULT_POINTS
 from peers.openai_api import MODEL
 from peers.process import wait_until
 from peers.residency_map import ResidencyMap
@@ -27,9 +28,6 @@ KILL_ROUNDS = int(os.environ.get("SAMOVAR_KILL_ROUNDS", "1"))
 TRUE_S = 1  # within which the map says nothing but the truth, from an agent's start on
 SLACK_S = 1  # for a machine that others keep busy
 
-POINTS = ["save-copied", "save-sealed", "save-indexed", "save-reported", "demote-written",
-          "demote-listed", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
-          "load-midway", "load-done"]
 ENGINE_FAULTS = ["kill_at_lookup", "kill_at_load", "kill_at_save"]
 
 
@@ -449,7 +447,7 @@ def test_a_load_that_wants_more_than_there_is_loses_nothing(start_node, start_lo
     check_clean(node, [])
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_an_agent_that_dies_anywhere_leaves_no_wrong_byte_and_nothing_held(
         start_node, start_load, start_knowing_router, point):
     node = small_node(start_node)

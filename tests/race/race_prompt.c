@@ -56,8 +56,8 @@ static size_t name_blocks(const char *body, struct json_scanner *scanner, struct
 
     assert(status == 0);
     arena_init(&arena, ARENA_BYTES);
-    status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64}, &request, &arena,
-                                 BLOCK_COUNT_MAX, &prompt, &fault);
+    status = prompt_stream_write((struct prompt_stream_config){secret, 256, 64, TOOLS_FIRST},
+                                 &request, &arena, BLOCK_COUNT_MAX, &prompt, &fault);
     assert(status == 0);
     size_t count = prompt.block_count;
     memcpy(blocks, prompt.blocks, count * sizeof *blocks);

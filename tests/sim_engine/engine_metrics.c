@@ -97,4 +97,9 @@ void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *inpu
     put_cache_config(buf, input);
     if (input->connector != NULL)
         put_connector(buf, input->connector);
+    if (input->events != NULL)
+        text_putf(buf,
+                  "# HELP sim_kv_batches_total Batches of KV events published.\n"
+                  "# TYPE sim_kv_batches_total counter\nsim_kv_batches_total %" PRIu64 "\n",
+                  kv_event_log_count(input->events));
 }

@@ -8,6 +8,7 @@
 #include "backends/runtime/buf.h"
 #include "backends/runtime/slice.h"
 #include "tests/sim_engine/connector.h"
+#include "tests/sim_engine/kv_event_log.h"
 #include "tests/sim_engine/prefix_cache.h"
 #include "tests/sim_engine/scheduler.h"
 
@@ -24,6 +25,7 @@ struct engine_metrics_input {
     uint32_t block_size;
     struct engine_counts counts;
     const struct connector_stats *connector; /* NULL: none */
+    const struct kv_event_log *events;       /* NULL: none are wanted */
 };
 
 void engine_metrics_put(struct buf *buf, const struct engine_metrics_input *input);

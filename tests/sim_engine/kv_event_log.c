@@ -213,6 +213,11 @@ bool kv_event_log_take(struct kv_event_log *log, double at_s, struct kv_batch *b
     return true;
 }
 
+uint64_t kv_event_log_count(const struct kv_event_log *log)
+{
+    return log->next_sequence;
+}
+
 void kv_event_log_destroy(struct kv_event_log *log)
 {
     if (log == NULL)

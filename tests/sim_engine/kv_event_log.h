@@ -46,6 +46,9 @@ struct kv_event_log *kv_event_log_create(struct kv_event_log_config config,
  * valid until the next call for log. at_s: Unix time. */
 bool kv_event_log_take(struct kv_event_log *log, double at_s, struct kv_batch *batch);
 
+/* Batches that were taken: the sequence of the next one. */
+uint64_t kv_event_log_count(const struct kv_event_log *log);
+
 /* NULL is fine. */
 void kv_event_log_destroy(struct kv_event_log *log);
 

@@ -43,6 +43,7 @@ static void put_metrics(struct buf *body, struct engine *engine, uint64_t now_s)
         .block_size = (uint32_t)engine->options.block_size,
         .counts = engine->counts,
         .connector = engine->connector,
+        .events = engine->events,
     };
 
     (void)now_s;

@@ -15,6 +15,7 @@ from outcome import HALF_ANSWERED
 from peers.cluster import Cluster, Load
 from peers.process import wait_until
 
+FAILURE_LETTERS = 20_000  # what is known of a phantom, and of a few more
 WELL_S = 20  # within which all is exact again, whatever was the last that happened
 
 
@@ -30,17 +31,21 @@ class MapTrouble(Acts):
 
     def _pause(self):
         """Short of a lease, or beyond it."""
-        time.sleep(self._random.choice([0.1, 1, 4]))
+        seconds = self._random.choice([0.1, 1, 4])
+        time.sleep(seconds)
+        return f"for {seconds} s"
 
     def _kill_redis(self):
         self.cluster.redis.kill()
-        self._pause()
+        how_long = self._pause()
         self.cluster.redis.start()
+        return how_long
 
     def _freeze_redis(self):
         self.cluster.redis.pause()
-        self._pause()
+        how_long = self._pause()
         self.cluster.redis.resume()
+        return how_long
 
     def _empty_redis(self):
         self.cluster.redis.call("FLUSHALL")
@@ -48,20 +53,24 @@ class MapTrouble(Acts):
     def _kill_agent(self):
         number = self._random.randrange(len(self.cluster.agents))
         self.cluster.agents[number].kill()
-        self._pause()
+        how_long = self._pause()
         self.cluster.restart_agent(number)
+        return f"{number} {how_long}"
 
     def _freeze_agent(self):
-        agent = self._random.choice(self.cluster.agents)
-        agent.signal(signal.SIGSTOP)
-        self._pause()
-        agent.signal(signal.SIGCONT)
+        number = self._random.randrange(len(self.cluster.agents))
+        self.cluster.agents[number].signal(signal.SIGSTOP)
+        how_long = self._pause()
+        self.cluster.agents[number].signal(signal.SIGCONT)
+        return f"{number} {how_long}"
 
     def _kill_engine(self):
         """And waits until it serves: a request may die with one engine, not with two."""
-        self.cluster.restart_engine(self._random.randrange(len(self.cluster.engines)))
+        number = self._random.randrange(len(self.cluster.engines))
+        self.cluster.restart_engine(number)
         for router in self.cluster.routers:
             router.wait_states("up", len(self.cluster.engines))
+        return str(number)
 
     def _kill_router(self):
         """Its clients lose what it had, and ask another one."""
@@ -72,6 +81,7 @@ class MapTrouble(Acts):
         new = self.cluster.new_router()
         new.wait_states("up", len(self.cluster.engines))
         self.cluster.routers[number] = new
+        return str(number)
 
 
 def judge_turns(verdict, turns, trouble):
@@ -114,7 +124,8 @@ def judge_end(verdict, cluster, trouble):
         cluster.check_truth()
         verdict.add("lasting phantoms", 0)
     except AssertionError as failure:
-        verdict.add("exact again, without phantoms", str(failure)[:1500], False)
+        verdict.add("schedule", "; ".join(trouble.schedule))
+        verdict.add("exact again, without phantoms", str(failure)[:FAILURE_LETTERS], False)
     for router in cluster.routers:
         wait_until(lambda router=router: not router.in_flight(), "nothing is in flight")
     processes = cluster.routers + cluster.agents

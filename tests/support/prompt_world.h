@@ -30,13 +30,17 @@ static inline struct prompt_stream_config prompt_world_config(void)
 
     for (size_t i = 0; i < sizeof secret; i++)
         secret[i] = (uint8_t)(i * 7 + 1);
-    return (struct prompt_stream_config){secret, 256, 64};
+    return (struct prompt_stream_config){secret, 256, 64, TOOLS_FIRST};
 }
 
 /* Returns what parsing, or else naming, returned. Release it whatever that was. */
-static inline int prompt_world_try(struct prompt_world *world, enum api api, struct slice body)
+static inline int prompt_world_try_at(struct prompt_world *world, enum api api, struct slice body,
+                                      enum tool_place tool_place)
 {
+    struct prompt_stream_config config = prompt_world_config();
     int status;
+
+    config.tool_place = tool_place;
 
     memset(world, 0, sizeof *world);
     world->scanner = json_scanner_create();
@@ -47,8 +51,13 @@ static inline int prompt_world_try(struct prompt_world *world, enum api api, str
                                &world->request, &world->fault);
     if (status < 0)
         return status;
-    return prompt_stream_write(prompt_world_config(), &world->request, &world->arena,
-                               PROMPT_WORLD_BLOCK_COUNT_MAX, &world->prompt, &world->fault);
+    return prompt_stream_write(config, &world->request, &world->arena, PROMPT_WORLD_BLOCK_COUNT_MAX,
+                               &world->prompt, &world->fault);
+}
+
+static inline int prompt_world_try(struct prompt_world *world, enum api api, struct slice body)
+{
+    return prompt_world_try_at(world, api, body, TOOLS_FIRST);
 }
 
 static inline void prompt_world_init(struct prompt_world *world, enum api api, const char *body)

@@ -61,8 +61,11 @@ static void exec_server(const struct redis_server *server)
         server->folder, "--save",    "",          "--appendonly", "no",         "--daemonize",
         "no",           "--logfile", "redis.log",
     };
+    const char *chosen = getenv("SAMOVAR_REDIS_SERVER");
     size_t count = 0;
 
+    if (chosen != NULL && chosen[0] != '\0')
+        words[0] = chosen;
     while (words[count] != NULL)
         count++;
     if (server->users[0] != '\0') {
@@ -92,7 +95,7 @@ static void start(struct redis_server *server)
         exec_server(server);
     for (int ms = 0; ms < LISTEN_MS_MAX && (fd = connect_to(server)) < 0; ms += POLL_MS) {
         if (waitpid(server->pid, &status, WNOHANG) == server->pid)
-            die("redis-server ended: is it installed?");
+            die("redis-server (or $SAMOVAR_REDIS_SERVER) ended: is it installed?");
         nanosleep(&pause, NULL);
     }
     if (fd < 0)

@@ -71,7 +71,8 @@ class Redis(Process):
 
 
 class Agent(Process):
-    def __init__(self, name, engines, redis, secret_file, folder, *flags, state="agent"):
+    def __init__(self, name, engines, redis, secret_file, folder, *flags, state="agent",
+                 environment=None):
         """state: of which agent of before it takes up what it knew; of none, when it is new."""
         self.admin_port = free_port()
         state = folder / f"{state}.state"
@@ -81,7 +82,7 @@ class Agent(Process):
             *words_of("--advertise", engines, "url"), *words_of("--kv-events", engines, "kv_events"),
             *words_of("--kv-replay", engines, "kv_replay"),
             "--redis", redis.url, "--secret-file", secret_file, "--state-dir", state,
-            "--admin-port", self.admin_port, "--log-format", "json", *flags], folder)
+            "--admin-port", self.admin_port, "--log-format", "json", *flags], folder, environment)
 
     def metric(self, name, **labels):
         """The sum over the label sets that have these; 0 where there is none."""

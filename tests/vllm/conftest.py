@@ -5,7 +5,9 @@ their own in the place of the dead."""
 import openai
 import pytest
 
+from cluster import reset_cache
 from engines import Cache, Engine, Router, make_model
+from tiers import CACHE, PROMPTS, Control, prompts_of, run_load
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,25 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def model_folder(folder):
     return make_model(folder / "tiny")
+
+
+@pytest.fixture(scope="session")
+def prompts():
+    """Of what is asked of engines with tiers, and of one without."""
+    return prompts_of(PROMPTS)
+
+
+@pytest.fixture(scope="session")
+def control(model_folder, tmp_path_factory, prompts):
+    engine = Engine("control", model_folder, tmp_path_factory.mktemp("tiers-control"), CACHE)
+    try:
+        engine.wait_ready()
+        first = run_load("control", engine, prompts)
+        reset_cache(engine)
+        second = run_load("control again", engine, prompts)
+    finally:
+        engine.kill()
+    return Control(first, second)
 
 
 class Fleet:

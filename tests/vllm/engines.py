@@ -147,6 +147,7 @@ class Cache:
     publishes: bool = False
     dtype: str = "bfloat16"
     tiers: str = ""  # the socket of an agent that has some, or will have; empty: no connector
+    dies_at: str = ""  # "LOAD:3": as by kill -9, behind the connector's third LOAD
     tensor_ranks: int = 1
     pipeline_ranks: int = 1
 
@@ -173,12 +174,15 @@ class Engine(Process):
                 "replay_endpoint": self.kv_replay})]
         if cache.tiers:
             flags += ["--kv-transfer-config", json.dumps({
-                "kv_connector": "SamovarConnector",
-                "kv_connector_module_path": "samovar_vllm.connector", "kv_role": "kv_both",
+                "kv_connector": "DyingConnector" if cache.dies_at else "SamovarConnector",
+                "kv_connector_module_path":
+                    "dying_connector" if cache.dies_at else "samovar_vllm.connector",
+                "kv_role": "kv_both",
                 "kv_load_failure_policy": "recompute",
                 "kv_connector_extra_config": {"socket": cache.tiers,
                                               "worker": "http://127.0.0.1:{port}"}})]
-        environment = {**ENGINE_ENVIRONMENT, "PYTHONPATH": str(CONNECTOR),
+        environment = {**ENGINE_ENVIRONMENT, "PYTHONPATH": f"{CONNECTOR}:{HERE}",
+                       "SAMOVAR_TEST_DIES_AT": cache.dies_at,
                        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": str(int(cache.hashes == "int"))}
         super().__init__(name, [program, "serve", model_folder, "--port", "{port}", *ENGINE_FLAGS,
                                 *flags], folder, environment, port)
@@ -190,11 +194,12 @@ class Engine(Process):
     def wait_ready(self):
         wait_until(self.is_ready, f"{self.name} is ready:\n{self.log_tail()}", START_S)
 
-    def metric(self, name):
-        """The sum over all label sets; 0 when the engine has no such metric yet."""
+    def metric(self, name, **labels):
+        """The sum over all sets with these labels; 0 when the engine has no such metric yet."""
         text = get(f"{self.url}/metrics")[1]
-        return sum(float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", text,
-                                                re.MULTILINE))
+        rows = re.findall(rf"^{re.escape(name)}({{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for said, value in rows
+                   if all(f'{label}="{wanted}"' in said for label, wanted in labels.items()))
 
     def running(self):
         return self.metric("vllm:num_requests_running")

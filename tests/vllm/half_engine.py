@@ -12,6 +12,7 @@ import types
 from peers.connector_agent import wire
 from peers.engine_client import Memory as Pages
 from peers.process import wait_until
+from samovar_vllm.counts import Counts
 from samovar_vllm.link import Link
 from samovar_vllm.scheduler import Scheduler
 from samovar_vllm.worker import Worker
@@ -128,13 +129,16 @@ class HalfEngine:
                  "uuid": bytes(16), "event_handle": bytes(64), "worker": "", "model": "half",
                  "version": "0"}
 
+        self.counts = Counts()  # of both halves
+
         def make_link(owner):
             return Link(str(path), owner, logger)
-        self.scheduler = Scheduler(make_link, hello, BLOCK_TOKENS, clock)
+        self.scheduler = Scheduler(make_link, hello, BLOCK_TOKENS, self.counts, clock)
         if rank_count == 1:
-            self.worker = Worker(make_link, hello, self.memory, is_pipelined)
+            self.worker = Worker(make_link, hello, self.memory, self.counts, is_pipelined)
         else:
-            self.worker = RankedWorker([Worker(make_link, {**hello, "rank": rank}, memory, is_pipelined)
+            self.worker = RankedWorker([Worker(make_link, {**hello, "rank": rank}, memory, self.counts,
+                                               is_pipelined)
                                         for rank, memory in enumerate(self.memory.ranks)])
 
     def links(self):

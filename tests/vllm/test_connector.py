@@ -20,7 +20,6 @@ from peers.connector_agent import ConnectorAgent, load_some, once, put_off, refu
 from peers.process import REPO, wait_until
 import samovar_vllm
 from samovar_vllm import link, scheduler
-from samovar_vllm.scheduler import identity
 from samovar_vllm.worker import JOB_BITS
 
 pytestmark = pytest.mark.smoke
@@ -262,17 +261,20 @@ def test_salt_and_adapter_are_part_of_what_is_asked_for(engine):
     assert engine.run("salted again", PROMPT, cache_salt="s") == (WHOLE, True)
 
 
-@pytest.mark.parametrize("fields", [
-    {"prompt_token_ids": None}, {"prompt_embeds": object()}, {"mm_features": [object()]},
-    {"prompt_is_token_ids": [True, False]}, {"resumable": True}, {"cache_salt": "s" * 1025},
-    {"cache_salt": "\ud800"}], ids=str)
-def test_requests_whose_tokens_do_not_say_all_stay_out(engine, agent, fields):
+@pytest.mark.parametrize("reason, fields", [
+    ("embeddings", {"prompt_token_ids": None}), ("embeddings", {"prompt_embeds": object()}),
+    ("media", {"mm_features": [object()]}),
+    ("media", {"mm_features": [object()], "prompt_token_ids": None}),
+    ("embeddings", {"prompt_is_token_ids": [True, False]}), ("resumable", {"resumable": True}),
+    ("unsayable", {"cache_salt": "s" * 1025}), ("unsayable", {"cache_salt": "\ud800"}),
+    ("unsayable", {"lora_request": types.SimpleNamespace(lora_name="a" * 1025)})], ids=str)
+def test_requests_whose_tokens_do_not_say_all_stay_out(engine, agent, reason, fields):
     request = engine.add("other", PROMPT, **fields)
 
-    assert identity(request) is None
     assert engine.scheduler.match(request, 0) == 0
     engine.scheduler.finish("other")
     assert wire.OPEN not in agent.heard_kinds()
+    assert engine.counts.take() == {f"requests_left_out {reason}": 1}
 
 
 def test_an_id_of_any_length_and_letters_is_told_as_far_as_it_fits(engine, agent):
@@ -324,10 +326,16 @@ def test_a_reset_that_nobody_heard_comes_before_anything_else(engine, agent):
     pages = dict(agent.pages)
 
     assert engine.scheduler.reset() is False
+    agent.instead[wire.RESET] = silent
     agent.start()
     agent.pages = pages
     agent.heard.clear()
     engine.wait_registered()
+    assert engine.run("meanwhile", PROMPT) == (0, True)
+    assert engine.counts.take() == {"requests_left_out reset": 1}
+    agent.instead.clear()
+    restart(agent, engine)
+    agent.pages = pages
 
     wait_until(engine.scheduler._pump, "the reset is done")
     assert engine.run("again", PROMPT) == (0, True)
@@ -410,6 +418,9 @@ def test_a_late_lookup_is_a_miss_in_time_and_its_answer_nobodys(engine, agent):
     assert set(more) == {0} and took_more_s < AT_ONCE_S
     wait_until(lambda: engine.scheduler.match(other, 0) == WHOLE // 2 - BLOCK_TOKENS,
                "the other one is found, and as its own")
+    for name in ("late", "other"):
+        engine.scheduler.finish(name)
+    assert engine.counts.take() == {"requests_left_out late": 1}  # the other was answered, later
 
 
 def first_only_before(act):
@@ -443,9 +454,11 @@ def test_a_request_is_not_put_off_for_ever(agent):
     while now[0] < 2 * scheduler.PATIENCE_S:
         answers.append(engine.scheduler.match(request, 0))
         now[0] += 0.1
+    engine.scheduler.finish("waiting")
 
     engine.close()
     assert answers[0] is None and answers[-1] == 0
+    assert engine.counts.take() == {"requests_left_out put_off": 1}
 
 
 def test_a_load_is_over_when_the_agent_says_so_and_not_before(engine, agent):
@@ -492,6 +505,7 @@ def test_a_late_save_ends_the_connection_before_the_engine_goes_on(engine, agent
     assert took_s < AT_ONCE_S + 0.05
     wait_until(lambda: ended, "the agent goes on")
     assert ended == [True]  # and so throws away what it copied
+    assert engine.counts.take() == {"blocks_unsaved late": WHOLE // BLOCK_TOKENS}
     agent.before.clear()
     engine.wait_registered()
     engine.run("fresh again", PROMPT)
@@ -533,6 +547,9 @@ def test_an_agent_that_reads_nothing_is_given_up(engine, agent):
 
     assert took_s < 5
     assert not engine.scheduler._link.is_ready()
+    counted = engine.counts.take()
+    assert set(counted) == {"requests_left_out late", "requests_left_out away"}
+    assert sum(counted.values()) == 300
     release.set()
 
 
@@ -547,6 +564,7 @@ def test_requests_are_served_without_an_agent(tmp_path):
     engine = HalfEngine(tmp_path / "nobody.sock")
 
     assert engine.run("alone", PROMPT) == (0, True)
+    assert engine.counts.take() == {"requests_left_out away": 1}
     assert engine.scheduler.reset() is False
     engine.close()
 
@@ -606,6 +624,7 @@ def test_an_agent_that_dies_while_it_saves_costs_only_the_save(engine, agent):
     _, took_s = clocked(lambda: engine.run("fresh", PROMPT))
 
     assert took_s < AT_ONCE_S
+    assert engine.counts.take() == {"blocks_unsaved away": WHOLE // BLOCK_TOKENS}
     agent.instead.clear()
     engine.wait_registered()
     engine.run("fresh again", PROMPT)
@@ -669,6 +688,10 @@ LIES = {
 }
 
 
+def request_left_out(engine, request):
+    return engine.scheduler._prompts[request.request_id].left_out
+
+
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_whoever_answers_anything_else_is_registered_with_anew(engine, agent, lie):
     engine.run("fresh", PROMPT)
@@ -679,7 +702,9 @@ def test_whoever_answers_anything_else_is_registered_with_anew(engine, agent, li
     found, took_s = clocked(lambda: engine.scheduler.match(request, 0))
 
     assert found == 0 and took_s < AT_ONCE_S
+    assert request_left_out(engine, request) == "away"
     wait_until(lambda: engine.scheduler.match(request, 0) == WHOLE, "it is served again")
+    assert request_left_out(engine, request) is None
 
 
 def test_a_lie_during_a_load_is_no_end_of_it(engine, agent):
@@ -706,7 +731,9 @@ def test_an_engine_that_is_refused_serves_and_asks_again(agent, monkeypatch):
     agent.instead[wire.HELLO] = refuse(wire.REFUSED_LAYOUT, "one layout too many")
     engine = HalfEngine(agent.path)
 
+    wait_until(engine.scheduler._link.is_refused, "it was refused")
     assert engine.run("refused", PROMPT) == (0, True)
+    assert engine.counts.take() == {"requests_left_out refused": 1}
     agent.instead.clear()
     engine.wait_registered()
 

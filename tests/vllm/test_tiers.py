@@ -14,27 +14,17 @@ import time
 import pytest
 
 from cluster import has_redis, reset_cache
-from engines import BIN, Engine, make_model, wait_until
+from engines import BIN, Engine, wait_until
 from peers.connector_agent import ConnectorAgent, wire
 from tiers import (CACHE, COUNTED, PAGE_BYTES, Node, Trouble, complete, pause_process, prompts_of,
                    run_load)
 
-PROMPTS = 200
 CPU_MIB, CPU_SMALL_MIB, SSD_MIB = 512, 16, 512
-CONTROL_DIFFERENCES_MAX = 10  # more, and the control is none
+
+LEFT_OUT, UNSAVED = "vllm:samovar_requests_left_out_total", "vllm:samovar_blocks_unsaved_total"
 
 needs_agent = pytest.mark.skipif(not has_redis() or not (BIN / "samovar-agent").exists(),
                                  reason="redis-server or samovar-agent is missing")
-
-
-@pytest.fixture(scope="module")
-def tiny_model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("tiers-model") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def prompts():
-    return prompts_of(PROMPTS)
 
 
 @pytest.mark.smoke
@@ -47,6 +37,8 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
     node = Node(home, None, engines=fleet.engines, socket=f"{fleet.tiers}/agent.sock")
     engine, few = fleet.engines[0], prompts_of(16)
     try:
+        assert complete(engine, few[0])[0]
+        alone = engine.metric(LEFT_OUT, reason="away")
         node.start_agent(CPU_MIB, 0)
         own = [(complete(engine, prompt), complete(engine, prompt)[0])[1] for prompt in few]
         reset_cache(engine)
@@ -62,6 +54,7 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
     finally:
         node.close()
 
+    assert alone > 0  # requests counted by the engine, while no agent was there to count
     assert came_back.answers == own and came_back.hits > 0
     assert outcome.failures == [] and killing.result() < ended
 
@@ -73,45 +66,14 @@ def kill_once_it_loads(node, loaded):
     return time.monotonic()
 
 
-class Control:
-    """The answers without a connector."""
-
-    def __init__(self, first, second):
-        self.outcome = first
-        self.unsure = set(first.differences(second))
-        print(f"control: prompts whose two answers differ: {sorted(self.unsure)}")
-        assert not first.failures and not second.failures
-        assert len(self.unsure) <= CONTROL_DIFFERENCES_MAX
-
-    def check(self, outcome):
-        """All answered, and as without tiers."""
-        different = outcome.differences(self.outcome)
-        counted = [index for index in different if index not in self.unsure]
-        print(f"{outcome.name}: differs at {different}, of which count {counted}")
-        assert outcome.failures == []
-        assert counted == []
-
-
-@pytest.fixture(scope="module")
-def control(tiny_model, tmp_path_factory, prompts):
-    engine = Engine("control", tiny_model, tmp_path_factory.mktemp("tiers-control"), CACHE)
-    try:
-        engine.wait_ready()
-        first = run_load("control", engine, prompts)
-        reset_cache(engine)
-        yield Control(first, run_load("control again", engine, prompts))
-    finally:
-        engine.kill()
-
-
 # --- an agent that does what it should not ---
 
 @pytest.fixture(scope="module")
-def fake_node(tiny_model, tmp_path_factory):
+def fake_node(model_folder, tmp_path_factory):
     """(an agent in this process, an engine that has never known another)"""
     folder = tmp_path_factory.mktemp("tiers-fake")
     with ConnectorAgent(folder / "agent.sock", save_ms=2000) as agent:
-        engine = Engine("engine", tiny_model, folder, dataclasses.replace(CACHE, tiers=agent.path))
+        engine = Engine("engine", model_folder, folder, dataclasses.replace(CACHE, tiers=agent.path))
         try:
             engine.wait_ready()
             yield agent, engine
@@ -201,13 +163,15 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
     act = lie_or_wait(random.Random(3))
     for kind in (wire.LOOKUP, wire.LOAD, wire.SAVE, wire.HELLO):
         agent.instead[kind] = act
-    loaded = agent.loaded
+    loaded, left_out, unsaved = agent.loaded, engine.metric(LEFT_OUT), engine.metric(UNSAVED)
     with Trouble(lambda _rng: agent.restart(), (1, 4)) as trouble:
         outcome = run_load("fake, lying", engine, prompts)
     agent.instead.clear()
 
     control.check(outcome)
     assert trouble.count > 0 and agent.loaded > loaded
+    assert engine.metric(LEFT_OUT) > left_out     # its scheduler counted
+    assert engine.metric(UNSAVED) > unsaved       # and its worker
     agent.restart()
     wait_until(lambda: is_served_again(engine), "it is served again", 30)
 
@@ -215,9 +179,9 @@ def test_an_agent_that_lies_and_dawdles_changes_no_answer(fake_node, control, pr
 # --- the real one ---
 
 @pytest.fixture(scope="module")
-def node(tiny_model, tmp_path_factory, control):
+def node(model_folder, tmp_path_factory, control):
     """Two engines; the second one is left alone until its test."""
-    node = Node(tmp_path_factory.mktemp("tiers"), tiny_model)
+    node = Node(tmp_path_factory.mktemp("tiers"), model_folder)
     try:
         engines = [node.start_engine() for _ in range(2)]
         for engine in engines:

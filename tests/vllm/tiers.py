@@ -19,6 +19,7 @@ import urllib.request
 from cluster import Agent, Redis, make_secret
 from engines import MODEL, Cache, Engine, wait_until
 
+PROMPTS = 200
 CLIENTS = 8
 ANSWER_TOKENS = 40
 VOCABULARY = 4000
@@ -118,6 +119,27 @@ def run_load(name, engine, prompts, aborts=0.15, clients=CLIENTS, seed=1):
     return outcome
 
 
+class Control:
+    """The answers without a connector: of the same load, twice."""
+
+    DIFFERENCES_MAX = 10  # more, and the control is none
+
+    def __init__(self, first, second):
+        self.outcome = first
+        self.unsure = set(first.differences(second))
+        print(f"control: prompts whose two answers differ: {sorted(self.unsure)}")
+        assert not first.failures and not second.failures
+        assert len(self.unsure) <= self.DIFFERENCES_MAX
+
+    def check(self, outcome):
+        """All answered, and as without tiers. outcome: of all prompts, or of the first so many."""
+        different = outcome.differences(self.outcome)
+        counted = [index for index in different if index not in self.unsure]
+        print(f"{outcome.name}: differs at {different}, of which count {counted}")
+        assert outcome.failures == []
+        assert counted == []
+
+
 class Node:
     """One agent with tiers, and the engines that share it."""
 
@@ -135,28 +157,32 @@ class Node:
         self.others = [*engines, *([self.redis] if beside else [])]
         self.engines, self.agent, self.started = [*engines], None, 0
 
-    def start_engine(self, port=None):
-        """Ready later."""
+    def start_engine(self, port=None, **fields):
+        """Ready later. fields: of Cache, that are otherwise with it."""
         self.started += 1
-        engine = Engine(f"engine-{self.started}", self.model_folder, self.folder, self.cache, port)
+        engine = Engine(f"engine-{self.started}", self.model_folder, self.folder,
+                        dataclasses.replace(self.cache, **fields), port)
         self.engines.append(engine)
         return engine
 
-    def restart_engine(self, engine):
+    def restart_engine(self, engine, **fields):
+        """On the same port."""
         engine.kill()
         self.engines.remove(engine)
-        again = self.start_engine(engine.port)
+        again = self.start_engine(engine.port, **fields)
         again.wait_ready()
         return again
 
-    def start_agent(self, cpu_mib, ssd_mib, *flags):
+    def start_agent(self, cpu_mib, ssd_mib, *flags, environment=None, is_awaited=True):
+        """Returns when the engines are registered, unless that is not awaited: it may die before."""
         self.started += 1
         ssd = ["--ssd-bytes", f"{ssd_mib}MiB", "--ssd-dir", self.ssd, "--ssd-reserve-bytes",
                "64MiB"] if ssd_mib else []
         self.agent = Agent(f"agent-{self.started}", self.engines, self.redis, self.secret_file,
                            self.folder, "--ipc-socket", self.socket, "--cpu-bytes",
-                           f"{cpu_mib}MiB", *ssd, *flags)
-        self.wait_registered()
+                           f"{cpu_mib}MiB", *ssd, *flags, environment=environment)
+        if is_awaited:
+            self.wait_registered()
 
     def wait_registered(self):
         """Each engine's scheduler, and the workers of all its ranks."""

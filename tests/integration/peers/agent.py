@@ -6,6 +6,12 @@ from peers.process import program, wait_until
 from peers.wire import HOST
 
 
+# Where SAMOVAR_FAULT_POINT can have it die: backends/runtime/fault_point.h.
+FAULT_POINTS = ("save-copied", "save-sealed", "save-indexed", "save-reported", "demote-written",
+                "demote-listed", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
+                "load-midway", "load-done")
+
+
 class Agent(Daemon):
     def __init__(self, engine, redis, secret_file, *flags, kv_events=None, kv_replay=None,
                  advertise=None, state_dir=None, env=None):

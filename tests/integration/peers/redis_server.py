@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real redis-server that a test may kill, stop and start again, and a client that reads it."""
 
+import os
 import signal
 import socket
 import tempfile
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from peers.process import Process, wait_until
 from peers.wire import HOST, WAIT_S
+
+REDIS_SERVER = os.environ.get("SAMOVAR_REDIS_SERVER", "redis-server")  # or a Valkey
 
 
 class RedisRefused(Exception):
@@ -137,7 +140,7 @@ class RedisServer:
         """Empty, whatever it held before, unless it was told to SAVE: then it holds that. flags: of
         this start alone. is_loaded: waits until it serves, not only listens."""
         assert self.process is None or not self.process.is_running()
-        argv = ["redis-server", "--save", "", "--appendonly", "no", "--protected-mode", "no",
+        argv = [REDIS_SERVER, "--save", "", "--appendonly", "no", "--protected-mode", "no",
                 "--dir", self.directory.name, "--daemonize", "no", "--loglevel", "warning"]
         argv += ["--unixsocket", self.path, "--port", 0] if self.path else \
             ["--bind", HOST, "--port", self.port]
@@ -151,7 +154,7 @@ class RedisServer:
     def answers(self, is_loaded=True):
         """Whoever has no password gets an error, which is an answer too; LOADING is one where
         nothing else is asked."""
-        assert self.process.is_running(), f"redis-server ended: {self.process.log.text}"
+        assert self.process.is_running(), f"{REDIS_SERVER} ended: {self.process.log.text}"
         try:
             client = RedisClient(self.address)
         except OSError:

@@ -72,7 +72,14 @@ class Sim(Process):
 
     def running(self):
         """Requests in it, by its own gauge."""
+        return self._metric("vllm:num_requests_running")
+
+    def published(self):
+        """Batches of KV events, by its own count: what an agent must have heard to know all."""
+        return self._metric("sim_kv_batches_total")
+
+    def _metric(self, name):
         for line in self.get("/metrics").read_all().decode().splitlines():
-            if line.startswith("vllm:num_requests_running"):
+            if line.startswith(name):
                 return float(line.split()[-1])
-        raise AssertionError("no gauge of what runs")
+        raise AssertionError(f"no {name}")

@@ -17,6 +17,7 @@
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 struct gpu_engine {
+    int gpu; /* of the fake's */
     struct cuda_driver driver;
     struct cuda_context *context;
     struct cuda_stream *stream;
@@ -65,18 +66,18 @@ static inline void engine_tells(struct gpu_engine *engine, struct gpu_layout lay
     event = engine_handle(engine, "cuIpcGetEventHandle", engine->event);
     memcpy(engine->told.handles[0], &memory, sizeof memory);
     memcpy(engine->told.event_handle, &event, sizeof event);
-    memset(engine->told.uuid, 0xa0, sizeof engine->told.uuid); /* of the fake's first */
+    memset(engine->told.uuid, 0xa0 + engine->gpu, sizeof engine->told.uuid);
 }
 
-static inline struct gpu_engine engine_start(struct gpu_layout layout)
+static inline struct gpu_engine engine_start_on(int gpu, struct gpu_layout layout)
 {
-    struct gpu_engine engine = {0};
+    struct gpu_engine engine = {.gpu = gpu};
     struct cuda_driver *driver = &engine.driver;
     size_t bytes = (size_t)layout.layers * layout.blocks * (layout.piece_bytes + layout.gap_bytes);
     char why[DEVICE_WHY_BYTES] = "";
 
     cr_assert(eq(int, cuda_driver_load(driver, why), 0), "%s", why);
-    cr_assert(eq(int, driver->context_retain(&engine.context, 0), 0));
+    cr_assert(eq(int, driver->context_retain(&engine.context, gpu), 0));
     cr_assert(eq(int, driver->context_set(engine.context), 0));
     cr_assert(eq(int, driver->stream_create(&engine.stream, CUDA_STREAM_NON_BLOCKING, 0), 0));
     cr_assert(
@@ -86,6 +87,11 @@ static inline struct gpu_engine engine_start(struct gpu_layout layout)
     cr_assert(eq(int, driver->mem_alloc(&engine.pages, bytes), 0));
     engine_tells(&engine, layout);
     return engine;
+}
+
+static inline struct gpu_engine engine_start(struct gpu_layout layout)
+{
+    return engine_start_on(0, layout);
 }
 
 static inline uint64_t engine_piece(const struct gpu_engine *engine, uint32_t layer, uint32_t block)
@@ -130,7 +136,7 @@ static inline void engine_end(struct gpu_engine *engine)
     cr_assert(eq(int, driver->event_destroy(engine->event), 0));
     cr_assert(eq(int, driver->stream_destroy(engine->stream), 0));
     cr_assert(eq(int, driver->mem_free(engine->pages), 0));
-    cr_assert(eq(int, driver->context_release(0), 0));
+    cr_assert(eq(int, driver->context_release(engine->gpu), 0));
     cuda_driver_unload(driver);
 }
 

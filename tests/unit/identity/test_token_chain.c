@@ -487,6 +487,50 @@ Test(token_chain, memory_is_bounded_and_dropped_blocks_make_room)
     token_chain_release(&chain);
 }
 
+Test(token_chain, more_may_be_allowed_while_it_holds_blocks)
+{
+    struct changes changes = {0};
+    struct token_chain chain = make_chain(BLOCK_COUNT + 1, &changes);
+    struct prompt first, second;
+    make_prompt(&first, 100, 1);
+    make_prompt(&second, 5000, 100);
+    (void)token_chain_store(&chain, &first.store);
+    cr_assert(eq(sz, token_chain_store(&chain, &second.store), 0));
+    cr_assert(eq(u64, chain.stats.refused, 1));
+    changes.count = 0;
+
+    cr_assert(eq(int, token_chain_allow(&chain, 2 * BLOCK_COUNT + 1), 0));
+
+    cr_assert(eq(sz, token_chain_store(&chain, &second.store), BLOCK_COUNT));
+    for (size_t i = 1; i <= BLOCK_COUNT; i++) {
+        cr_assert(eq(u8, tiers_of(&chain, name_of(&first.store, i)), 1 << TOKEN_TIER_HBM));
+        cr_assert(eq(u8, tiers_of(&chain, name_of(&second.store, i)), 1 << TOKEN_TIER_HBM));
+        cr_assert(token_chain_remove(&chain, first.aliases[i - 1], TOKEN_TIER_HBM, 0));
+        cr_assert(token_chain_remove(&chain, second.aliases[i - 1], TOKEN_TIER_HBM, 0));
+    }
+    cr_assert(eq(u32, changes.count, 3 * BLOCK_COUNT));
+    cr_assert(eq(u64, chain.stats.refused, 1));
+    cr_assert(eq(u32, chain.node_count, 2 * BLOCK_COUNT + 1));
+    token_chain_release(&chain);
+}
+
+Test(token_chain, nodes_that_were_never_needed_are_never_touched)
+{
+    struct token_chain chain = make_chain(TOKEN_NODE_COUNT_BOUND, NULL);
+    struct prompt prompt;
+    make_prompt(&prompt, 100, 1);
+
+    for (int round = 0; round < 3; round++) {
+        (void)token_chain_store(&chain, &prompt.store);
+        token_chain_begin_epoch(&chain);
+    }
+
+    cr_assert(eq(u32, chain.node_used, BLOCK_COUNT + 1));
+    cr_assert(eq(u32, chain.alias_used, BLOCK_COUNT));
+    cr_assert(le(sz, block_map_bytes(&chain.by_name), 4096));
+    token_chain_release(&chain);
+}
+
 Test(token_chain, aliases_of_bytes_and_numbers_are_never_zero_and_differ)
 {
     digest_secret_derive(secret, "token chain", 11);

@@ -43,6 +43,9 @@ struct notes_world {
     struct anchor_plan plan;
     struct block blocks[BLOCK_COUNT];
     size_t exact_count;
+    struct tool_layout layout;
+    size_t before_tools_count;
+    uint64_t before_tools_bytes;
     bool has_echo;
     /* The worker holds its answers back until they are let go. */
     bool holds;
@@ -211,6 +214,9 @@ static struct attempt_notes *begin(struct notes_world *world, const char *id,
                                     .block_count = BLOCK_COUNT,
                                     .closed_count = CLOSED_COUNT,
                                     .exact_count = world->exact_count,
+                                    .layout = world->layout,
+                                    .before_tools_count = world->before_tools_count,
+                                    .before_tools_bytes = world->before_tools_bytes,
                                     .predicted_ttft_ms = 10,
                                     .body = &body,
                                     .splice_at = 1,
@@ -323,6 +329,51 @@ Test(attempt_notes, text_and_anchor_are_told_when_count_and_usage_agree)
     cr_assert(eq(u32, anchor->cached_tokens, 16));
     cr_assert(ne(u64, anchor->last_block, 0));
     cr_assert(eq(u64, world.stats.anchors_total[ANCHOR_POSTED], 1));
+    notes_world_release(&world);
+}
+
+Test(attempt_notes, where_late_tools_begin_is_told_first)
+{
+    struct notes_world world;
+
+    notes_world_init(&world);
+    world.exact_count = 1;
+    world.layout = (struct tool_layout){TOOLS_BEHIND_LAST_USER, true, 30};
+    world.before_tools_count = 3;
+    world.before_tools_bytes = world.blocks[2].end + world.blocks[BLOCK_COUNT - 1].end / 8;
+    cr_assert(eq(int, run(&world, "req-1", TOKEN_COUNT), ANCHOR_POSTED));
+    cr_assert(eq(u32, read_notes(&world), 4));
+
+    const struct residency_note *text = &world.notes[0], *anchor = &world.notes[1];
+
+    cr_assert(eq(int, text->kind, RESIDENCY_NOTE_ROUTED));
+    cr_assert(eq(int, anchor->kind, RESIDENCY_NOTE_ANCHOR));
+    cr_assert(eq(u64, text->attempt, anchor->attempt));
+    cr_assert(ne(u64, text->attempt, world.notes[2].attempt));
+    cr_assert(eq(sz, text->block_count, 2));
+    cr_assert(eq(u32, anchor->token_count, 30));
+    cr_assert(eq(u32, anchor->tail_tokens, TOKEN_COUNT / 8)); /* an open block lies between */
+    cr_assert(eq(sz, world.notes[2].block_count, BLOCK_COUNT - 1));
+    cr_assert(eq(u32, world.notes[3].token_count, TOKEN_COUNT));
+    cr_assert(eq(u64, world.stats.anchors_total[ANCHOR_POSTED], 1));
+    notes_world_release(&world);
+}
+
+Test(attempt_notes, late_tools_are_not_told_apart_where_all_before_them_is_known_or_no_mark_is)
+{
+    struct notes_world world;
+
+    notes_world_init(&world);
+    world.layout = (struct tool_layout){TOOLS_BEHIND_LAST_USER, true, 30};
+    world.before_tools_count = world.exact_count = 3;
+    world.before_tools_bytes = world.blocks[2].end;
+    cr_assert(eq(int, run(&world, "req-1", TOKEN_COUNT), ANCHOR_POSTED));
+    cr_assert(eq(u32, read_notes(&world), 2));
+    world.exact_count = 0;
+    world.layout.mark = TOKEN_COUNT + 1;
+    cr_assert(eq(int, run(&world, "req-2", TOKEN_COUNT), ANCHOR_POSTED));
+
+    cr_assert(eq(u32, read_notes(&world), 4));
     notes_world_release(&world);
 }
 

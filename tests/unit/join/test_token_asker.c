@@ -141,7 +141,7 @@ static enum anchor_outcome ask_with(struct asker_world *world, struct asked *ask
         &(struct token_question){
             .worker = world->worker,
             .plan = &world->plan,
-            .naming = {world->secret, token_name_root(world->secret, NULL, 0, NULL, 0), 16},
+            .naming = {world->secret, token_name_root(world->secret, NULL, 0, NULL, 0), 16, {0}},
             .model = 1,
             .splice_at = 1,
             .body = &body,

@@ -538,10 +538,12 @@ Test(kv_event_source, an_engine_that_dies_is_missed_at_once_and_its_successor_as
 
     engine_publish(&world.engine, 2, 2);
     await_batches(&world, 3);
+    cr_assert(eq(u64, kv_event_source_stats(world.source).sequence_end, 3));
     engine_close(&world.engine);
     await_contacts(&world, 3);
     cr_assert(eq(int, world.contacts[2].contact, KV_EVENT_CONTACT_LOST));
     cr_assert(eq(sz, world.contacts[2].batch_count, 3));
+    cr_assert(eq(u64, kv_event_source_stats(world.source).sequence_end, 0));
 
     engine_open(&world.engine);
     engine_await_subscriber(&world.engine);
@@ -554,6 +556,7 @@ Test(kv_event_source, an_engine_that_dies_is_missed_at_once_and_its_successor_as
     cr_assert(eq(int, world.contacts[4].contact, KV_EVENT_CONTACT_WHOLE));
     cr_assert(eq(sz, world.batch_count, 4));
     cr_assert(eq(u64, world.batches[3].notice.lost_count, 0));
+    cr_assert(eq(u64, kv_event_source_stats(world.source).sequence_end, 1));
     world_close(&world);
 }
 

@@ -107,3 +107,26 @@ Test(agent_options, help_and_man_page_have_a_line_for_each_row)
     buf_release(&help);
     buf_release(&page);
 }
+
+Test(agent_options, room_for_token_blocks_follows_from_the_tiers_unless_it_is_said)
+{
+    struct start *it = start(FLAGS(ENOUGH), no_environment);
+
+    cr_assert(eq(u32, agent_options_token_blocks(&it->options, 0), 262144));
+    cr_assert(eq(u32, agent_options_token_blocks(&it->options, 1000000), 1262144));
+    cr_assert(eq(u32, agent_options_token_blocks(&it->options, 8126464), 8388608));
+    cr_assert(eq(u32, agent_options_token_blocks(&it->options, UINT64_MAX), 8388608));
+    option_set_release(&it->set);
+
+    it = start(FLAGS(ENOUGH, "--token-blocks-max", "4096"), no_environment);
+    cr_assert(eq(u32, agent_options_token_blocks(&it->options, 1000000), 4096));
+    option_set_release(&it->set);
+}
+
+Test(agent_options, room_for_hardly_any_token_block_is_refused)
+{
+    struct start *it = start(FLAGS(ENOUGH, "--token-blocks-max", "1023"), no_environment);
+
+    cr_assert(eq(int, it->code, EXIT_CODE_USAGE));
+    option_set_release(&it->set);
+}

@@ -15,7 +15,8 @@ static struct token_naming naming_of(uint32_t block_tokens)
 {
     const uint8_t *secret = prompt_world_config().secret;
 
-    return (struct token_naming){secret, token_name_root(secret, NULL, 0, NULL, 0), block_tokens};
+    return (struct token_naming){
+        secret, token_name_root(secret, NULL, 0, NULL, 0), block_tokens, {0}};
 }
 
 typedef int read_fn(const struct token_naming *naming, struct json_scanner *scanner,
@@ -104,6 +105,38 @@ Test(token_anchor, without_a_full_block_there_is_no_name)
 
     cr_assert(eq(u64, anchor.last_block, 0));
     cr_assert(eq(u32, anchor.token_count, 3));
+}
+
+Test(token_anchor, what_is_in_front_of_a_mark_is_named_like_a_prompt_of_its_own)
+{
+    const struct slice text = SLICE("{\"tokens\":[5,6,7,8,9,42,1,2,3]}");
+    struct token_naming naming = naming_of(2);
+    struct token_anchor marked, unmarked, front;
+
+    cr_assert(eq(int, read_text(token_anchor_read_reply, naming, text, &unmarked), 0));
+    naming.layout = (struct tool_layout){TOOLS_BEHIND_LAST_USER, true, 42};
+    cr_assert(eq(int, read_text(token_anchor_read_reply, naming, text, &marked), 0));
+    cr_assert(eq(int, read_reply(2, "{\"tokens\":[5,6,7,8,9]}", &front), 0));
+
+    cr_assert(eq(u32, marked.before_tools, 5));
+    cr_assert(eq(u64, marked.before_tools_block, front.last_block));
+    cr_assert(eq(u64, marked.last_block, unmarked.last_block));
+    cr_assert(eq(u64, unmarked.before_tools_block, 0));
+}
+
+Test(token_anchor, in_front_of_a_mark_there_may_be_no_full_block)
+{
+    struct token_naming naming = naming_of(4);
+    struct token_anchor anchor;
+
+    naming.layout = (struct tool_layout){TOOLS_BEHIND_LAST_USER, true, 42};
+    cr_assert(
+        eq(int,
+           read_text(token_anchor_read_reply, naming, SLICE("{\"tokens\":[5,6,42,8,9]}"), &anchor),
+           0));
+
+    cr_assert(eq(u64, anchor.before_tools_block, 0));
+    cr_assert(ne(u64, anchor.last_block, 0));
 }
 
 Test(token_anchor, another_salt_or_lora_is_another_name)

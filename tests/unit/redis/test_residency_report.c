@@ -882,6 +882,7 @@ Test(residency_report, a_life_that_is_over_is_succeeded_while_its_lease_lives)
 
     cr_assert(world_read(world));
     cr_assert(eq(u64, world->snapshot.lease.life.epoch, 0xdef));
+    cr_assert(eq(u64, world->snapshot.lease.after_epoch, 0xabc), "it says after whom it comes");
     cr_assert(eq(u64, world->snapshot.change.count, 0), "nothing of the one before is claimed");
     agent_close(&next);
     world_destroy(world);

@@ -215,6 +215,7 @@ static struct residency_lease full_lease(void)
     return (struct residency_lease){
         .fingerprint = 0xfe,
         .life = {0xabc, 7},
+        .after_epoch = 0xab,
         .sequence = 123,
         .page_count = 2,
         .interval_ms = 1000,
@@ -236,12 +237,14 @@ Test(residency_wire, a_lease_is_this_text)
     cr_assert(eq(int, residency_lease_write(&out, &lease), 0));
     cr_assert(eq(int, residency_lease_read(buf_slice(&out), &read), 0));
 
-    cr_assert(slice_eq(buf_slice(&out),
-                       SLICE("v=1 fp=00000000000000fe life=0000000000000abc-7 seq=123 pages=2 "
-                             "ms=1000 whole=1 running=3 waiting=0 cpuq=2 ssdq=40")));
+    cr_assert(slice_eq(
+        buf_slice(&out),
+        SLICE("v=1 fp=00000000000000fe life=0000000000000abc-7 seq=123 pages=2 "
+              "ms=1000 whole=1 after=00000000000000ab running=3 waiting=0 cpuq=2 ssdq=40")));
     cr_assert(eq(u64, read.fingerprint, 0xfe));
     cr_assert(eq(u64, read.life.epoch, 0xabc));
     cr_assert(eq(u32, read.life.generation, 7));
+    cr_assert(eq(u64, read.after_epoch, 0xab));
     cr_assert(eq(u64, read.sequence, 123));
     cr_assert(eq(u32, read.page_count, 2));
     cr_assert(eq(u32, read.interval_ms, 1000));
@@ -267,6 +270,21 @@ Test(residency_wire, load_that_is_not_known_is_not_said)
     cr_assert(eq(ptr, memmem(out.bytes, buf_len(&out), "running", 7), NULL));
     cr_assert(not(read.has_load));
     cr_assert(not(read.is_whole));
+    buf_release(&out);
+}
+
+Test(residency_wire, a_life_of_which_none_before_is_known_names_none)
+{
+    struct residency_lease lease = full_lease(), read = {.after_epoch = 7};
+    struct buf out;
+    buf_init(&out, BUF_BYTES_MAX);
+    lease.after_epoch = 0;
+
+    cr_assert(eq(int, residency_lease_write(&out, &lease), 0));
+    cr_assert(eq(int, residency_lease_read(buf_slice(&out), &read), 0));
+
+    cr_assert(eq(ptr, memmem(out.bytes, buf_len(&out), "after", 5), NULL));
+    cr_assert(eq(u64, read.after_epoch, 0));
     buf_release(&out);
 }
 

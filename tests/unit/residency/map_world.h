@@ -37,6 +37,7 @@ struct map_world {
     uint64_t now_ms;
     /* The agent. */
     struct residency_life life;
+    uint64_t after_epoch;
     uint64_t sequence;
     struct residency_record slots[MAP_SLOT_COUNT]; /* hash 0: free */
     struct map_change changes[MAP_CHANGE_COUNT];   /* by sequence - 1 */
@@ -129,6 +130,7 @@ static inline void map_lease(struct map_world *world)
     struct residency_lease lease = {
         .fingerprint = MAP_FINGERPRINT,
         .life = world->life,
+        .after_epoch = world->after_epoch,
         .sequence = world->sequence,
         .page_count = map_page_count(world),
         .interval_ms = 1000,

@@ -305,6 +305,25 @@ Test(residency_sync, two_epochs_that_take_turns_are_never_believed)
     map_world_release(&world);
 }
 
+Test(residency_sync, a_life_that_is_after_the_last_one_is_read_at_once_however_soon)
+{
+    struct map_world world = exact_world();
+
+    for (uint64_t epoch = 8; epoch < 28; epoch++) {
+        world.after_epoch = world.life.epoch;
+        map_begin_life(&world, (struct residency_life){epoch, 1});
+        map_lease(&world);
+        cr_assert(not(map_agent(&world).has_claims), "nothing of the one before");
+        for (int step = 0; step < 10 && map_step(&world); step++)
+            ;
+        cr_assert(map_agent(&world).is_believed);
+        map_tick(&world, 500);
+    }
+
+    cr_assert(eq(u64, residency_sync_stats(world.sync).breaks_total[RESIDENCY_BREAK_RIVALS], 0));
+    map_world_release(&world);
+}
+
 /* ---- who is believed ---- */
 
 Test(residency_sync, without_its_lease_it_is_a_guess_and_exact_at_once_when_it_is_back)

@@ -115,6 +115,28 @@ Test(cost_line, what_is_odd_now_and_then_hardly_moves_it)
     cr_assert(epsilon_eq(dbl, cost_ms(cost_line_cost(&line), 100), 12, 12 * 0.25));
 }
 
+/* Of the same size half take 12 ms at most, and the mean is 27. */
+Test(cost_line, what_is_skewed_is_learned_near_its_median)
+{
+    struct cost_line line = line_of();
+    uint64_t random = 7;
+    double sum = 0;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < 2000; i++) {
+        const double units = 10 + 190 * share(&random);
+        const double factor = 0.457 * exp(4.2 * share(&random) * share(&random));
+
+        cost_line_note(&line, units, (2 + 0.1 * units) * factor);
+        if (i >= 100) {
+            sum += cost_ms(cost_line_cost(&line), 100) / 12;
+            count++;
+        }
+    }
+
+    cr_assert(epsilon_eq(dbl, sum / count, 1, 0.3));
+}
+
 Test(cost_line, an_odd_first_piece_is_forgotten)
 {
     struct cost_line line = line_of();

@@ -434,6 +434,7 @@ static void tell_read_form(struct buf *text, enum kv_dialect dialect, enum kv_ha
     cr_assert(kv_event_log_take(log, 1.5, &batch));
     tell_read(text, batch.payload);
     cr_assert(not(kv_event_log_take(log, 1.5, &batch)));
+    cr_assert(eq(u64, kv_event_log_count(log), batch.sequence + 1));
     kv_event_log_destroy(log);
     prefix_cache_destroy(cache);
 }

@@ -19,8 +19,9 @@ from vllm.v1.kv_cache_interface import (FullAttentionSpec, MLAAttentionSpec,
                                         UniformTypeKVCacheSpecs)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from . import memory, wire
+from . import counts, memory, wire
 from .link import Link
+from .metrics import PromMetrics, Stats
 from .scheduler import Plan, Scheduler
 from .worker import Absent, Worker
 
@@ -45,6 +46,7 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._scheduler, self._worker, self._memfds = None, Absent(), None
+        self._counts = counts.Counts()
         extra = self._kv_transfer_config.get_from_extra_config
         self._path = extra("socket", SOCKET)
         why_not = why_unusable(vllm_config, kv_cache_config)
@@ -58,7 +60,8 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
             logger.warning("samovar: kv_load_failure_policy is set to recompute")
             self._kv_transfer_config.kv_load_failure_policy = "recompute"
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = Scheduler(self._make_link, self._hello, self._hello["block_tokens"])
+            self._scheduler = Scheduler(self._make_link, self._hello, self._hello["block_tokens"],
+                                        self._counts)
 
     def _make_link(self, owner):
         return Link(self._path, owner, logger)
@@ -72,11 +75,27 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.close()
         self._worker.close()
 
+    # --- what is counted, by either half ---
+
+    def get_kv_connector_stats(self):
+        counted = self._counts.take()
+        return Stats(counted) if counted else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return Stats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
     # --- scheduler ---
 
     def on_new_request(self, request):
         if self._scheduler:
             self._scheduler.add(request)
+        else:
+            self._counts.add(counts.REQUESTS, "engine")
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
         tokens = self._scheduler.match(request, num_computed_tokens) if self._scheduler else 0
@@ -125,7 +144,8 @@ class SamovarConnector(KVConnectorBase_V1, SupportsHMA):
                     sum(segment[-1] for segment in layout.segments), len(layout.segments),
                     len(layout.storages))
         is_pipelined = self._vllm_config.parallel_config.pipeline_parallel_size > 1
-        self._worker = Worker(self._make_link, self._hello, engine_memory, is_pipelined)
+        self._worker = Worker(self._make_link, self._hello, engine_memory, self._counts,
+                              is_pipelined)
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)

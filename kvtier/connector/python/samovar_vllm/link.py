@@ -57,6 +57,7 @@ class Link:
         self._lock = threading.Lock()
         self._made = None  # a connection on its way from the thread to the engine; under the lock
         self._said = None  # the last thing that was logged: once is enough
+        self._is_refused = False  # the last that was heard of an agent
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="samovar-link", daemon=True)
         self._thread.start()
@@ -66,6 +67,10 @@ class Link:
     def is_ready(self):
         """Whether the agent is there, as far as is known, and may be spoken to."""
         return self._connection is not None and self._connection.can_send
+
+    def is_refused(self):
+        """Whether there is an agent that will not have this engine."""
+        return self._is_refused and not self.is_ready()
 
     @property
     def welcome(self):
@@ -194,6 +199,7 @@ class Link:
             else:
                 stream.send(hello)
             answer = wire.read(stream.recv(wire.MESSAGE_BYTES_MAX + 1))
+            self._is_refused = answer.kind == wire.REFUSED
             if answer.kind == wire.WELCOME:
                 stream.setblocking(False)
                 return Connection(stream, answer), None
@@ -201,6 +207,7 @@ class Link:
             self._say(logging.WARNING, f"the agent at {self.path} refuses: {what}")
             retry_s = REFUSED_RETRY_S
         except (OSError, wire.Broken) as error:
+            self._is_refused = False
             self._say(logging.WARNING, f"no agent to be had at {self.path} ({error}): no "
                                        "tiers until there is one")
             retry_s = RETRY_S

@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import time
 
-from . import wire
+from . import counts, wire
 
 LOOKUP_S_MAX = 0.02   # whatever the agent says in WELCOME
 QUIET_S = 0.004       # after a late answer, doubled each time
@@ -67,30 +67,40 @@ class Prompt:
         self.loaded_in = None      # preemptions when it was last loaded: once in each life
         self.engine_blocks = []
         self.saved = 0             # blocks that are in a plan or behind it
+        self.left_out = None       # why its last look at the tiers came to nothing (counts.py)
 
 
 def identity(request):
-    """(id, lora, salt) for the agent; None where it must not hear of the request: its tokens do not
-    say all that its cache depends on, or what does cannot be said."""
-    if (request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None
-            or getattr(request, "prompt_is_token_ids", None) is not None
-            or getattr(request, "mm_features", None) or getattr(request, "resumable", False)):
-        return None
+    """(id, lora, salt) for the agent, of a request that it may be told of."""
     lora = request.lora_request.lora_name if request.lora_request is not None else ""
-    salt = request.cache_salt or ""
-    try:
-        if max(len(lora.encode()), len(salt.encode())) > wire.TEXT_BYTES_MAX:
-            return None
-    except UnicodeEncodeError:
-        return None
-    # No identity of the cache: cut, it is only of less use.
+    # The id is no identity of the cache: cut, it is only of less use.
     name = request.request_id.encode(errors="replace")[:wire.TEXT_BYTES_MAX]
-    return name.decode(errors="ignore"), lora, salt
+    return name.decode(errors="ignore"), lora, request.cache_salt or ""
+
+
+def why_left_out(request):
+    """None, or why the agent must not hear of it: its tokens do not say all that its cache depends
+    on, or what does cannot be said. A reason of counts.py."""
+    if getattr(request, "mm_features", None):
+        return "media"
+    if (request.prompt_token_ids is None or getattr(request, "prompt_embeds", None) is not None
+            or getattr(request, "prompt_is_token_ids", None) is not None):
+        return "embeddings"
+    if getattr(request, "resumable", False):
+        return "resumable"
+    try:
+        is_sayable = all(len(text.encode()) <= wire.TEXT_BYTES_MAX for text in
+                         identity(request)[1:])
+    except UnicodeEncodeError:
+        is_sayable = False
+    return None if is_sayable else "unsayable"
 
 
 class Scheduler:
-    def __init__(self, make_link, hello, block_tokens, clock=time.monotonic):
+    def __init__(self, make_link, hello, block_tokens, counted, clock=time.monotonic):
+        """counted: a counts.Counts."""
         self._hello, self._block_tokens, self._clock = hello, block_tokens, clock
+        self._counted = counted
         self._prompts = {}  # by the engine's id
         self._numbers = itertools.count(1)
         self._steps = itertools.count(1)
@@ -125,10 +135,11 @@ class Scheduler:
     # --- what the engine asks and tells ---
 
     def add(self, request):
-        who = identity(request)
-        if who is None:
+        why = why_left_out(request)
+        if why is not None:
+            self._counted.add(counts.REQUESTS, why)
             return
-        prompt = self._prompts[request.request_id] = Prompt(request, who,
+        prompt = self._prompts[request.request_id] = Prompt(request, identity(request),
                                                             self._block_tokens)
         if prompt.top > 0 and self._pump():
             self._tell(prompt)
@@ -138,7 +149,10 @@ class Scheduler:
         prompt = self._prompts.get(request.request_id)
         if (prompt is None or local >= prompt.top
                 or getattr(request, "skip_reading_prefix_cache", False)
-                or prompt.loaded_in == request.num_preemptions or not self._pump()):
+                or prompt.loaded_in == request.num_preemptions):
+            return 0
+        if not self._pump():
+            prompt.left_out = self._why_not_ready()
             return 0
         now = self._clock()
         prompt.local, answer = local, prompt.answer
@@ -186,7 +200,11 @@ class Scheduler:
     def finish(self, request_id):
         """It ended, or was aborted, at whatever point."""
         prompt = self._prompts.pop(request_id, None)
-        if prompt is not None and prompt.generation == self._link.generation:
+        if prompt is None:
+            return
+        if prompt.left_out is not None:
+            self._counted.add(counts.REQUESTS, prompt.left_out)
+        if prompt.generation == self._link.generation:
             self._say(wire.CLOSE, number=prompt.number)
 
     def reset(self):
@@ -210,6 +228,12 @@ class Scheduler:
             self._say(wire.RESET, number=self._reset_number)
             self._link.pump(lambda: not self._is_reset_owed, timeout_s)
         return self._link.is_ready() and not self._is_reset_owed
+
+    def _why_not_ready(self):
+        """Why _pump() said no."""
+        if self._link.is_ready():
+            return "reset"
+        return "refused" if self._link.is_refused() else "away"
 
     def _say(self, kind, **fields):
         """Of a few bytes: where they do not go out, the agent has not read for long."""
@@ -239,17 +263,21 @@ class Scheduler:
             return Answer(prompt.local, self._link.generation, now + for_s, tokens)
 
         if self._owed is not None or now < self._quiet_until or not self._tell(prompt):
+            prompt.left_out = "late" if self._link.is_ready() else "away"
             return answer(0, MISS_S)
         lookup_s = min(self._link.welcome.lookup_ms / 1000, LOOKUP_S_MAX)
         self._owed, self._found = prompt.number, None
         self._say(wire.LOOKUP, request=prompt.number, local_tokens=prompt.local)
         self._link.pump(lambda: self._owed is None, lookup_s)
         if self._owed is not None:
+            prompt.left_out = "late"
             self._quiet_s = min(2 * self._quiet_s, QUIET_S_MAX)
             self._quiet_until = now + self._quiet_s
             return answer(0, MISS_S)
-        if self._found is None:  # the agent went
+        if self._found is None:
+            prompt.left_out = "away"  # it went
             return answer(0, MISS_S)
+        prompt.left_out = None
         self._quiet_s = QUIET_S
         return answer(*self._judge(prompt, self._found, now))
 
@@ -260,6 +288,7 @@ class Scheduler:
                 prompt.is_put_off_until = now + PATIENCE_S
             if now < prompt.is_put_off_until:
                 return None, min(found.later_ms / 1000, LATER_S)
+            prompt.left_out = "put_off"
             return 0, PATIENCE_S
         if found.tokens % self._block_tokens or prompt.local + found.tokens > prompt.top:
             self._link.give_up(f"it found {found.tokens} tokens, which cannot be")

@@ -19,7 +19,7 @@ is what may change the blocks.
 
 import itertools
 
-from . import wire
+from . import counts, wire
 
 SAVE_S_MAX = 2.0  # whatever the agent says in WELCOME
 JOB_BITS = 16     # of a job's number, within its step
@@ -75,15 +75,17 @@ class Absent:
 
 
 class Worker(Absent):
-    def __init__(self, make_link, hello, memory, is_pipelined=False):
-        """memory: what the engine's blocks lie in: see memory.py. is_pipelined: another rank waits
-        for this one's step to end."""
+    def __init__(self, make_link, hello, memory, counted, is_pipelined=False):
+        """memory: what the engine's blocks lie in: see memory.py. counted: a counts.Counts.
+        is_pipelined: another rank waits for this one's step to end."""
         super().__init__()
-        self._hello, self._memory, self._is_pipelined = hello, memory, is_pipelined
+        self._hello, self._memory, self._counted = hello, memory, counted
+        self._is_pipelined = is_pipelined
         self._jobs = itertools.count(1)
         self._parts = {}      # job -> (Loading, index of the part)
-        self._saving = set()  # jobs
+        self._saving = {}     # job -> its blocks
         self._save_s = 0.0    # how long they are waited for
+        self._unsaved = 0     # blocks of this step that the agent has not answered for
         self._link = make_link(self)
 
     # --- what the link asks and tells ---
@@ -99,7 +101,7 @@ class Worker(Absent):
         if message.kind == wire.LOADED and message.job in self._parts:
             self._settle(message.job, message.block_count)
         elif message.kind == wire.SAVED and message.job in self._saving:
-            self._saving.discard(message.job)
+            self._unsaved -= self._saving.pop(message.job)
         else:
             self._give_up(f"it answers what was not asked ({message.kind})")
 
@@ -127,20 +129,13 @@ class Worker(Absent):
     def save(self, saves, step_tokens):
         """Behind it, or behind the next begin_step(), the blocks may be changed again."""
         self._link.pump()
-        if not saves or not self._link.is_ready():
+        if not saves:
             return
-        self._save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
-        tokens, us = self._memory.end_step(step_tokens)
-        self._memory.mark()
-        for entries in wire.save_batches(saves):
-            job = next(self._jobs)
-            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
-                                   step_us=us):
-                self._give_up("it does not read")
-                return
-            self._saving.add(job)
-            tokens = us = 0  # said once
-        if not self._is_pipelined:
+        self._unsaved = sum(len(blocks) for _, _, blocks in saves)
+        why_not = self._ask_to_save(saves, step_tokens) if self._link.is_ready() else "away"
+        if why_not:
+            self._count_unsaved(why_not)
+        elif not self._is_pipelined:
             self._wait_saved()
 
     def finished(self):
@@ -153,9 +148,32 @@ class Worker(Absent):
 
     # --- inside ---
 
+    def _ask_to_save(self, saves, step_tokens):
+        """None, or why the connection was given up (counts.py)."""
+        self._save_s = min(self._link.welcome.save_ms / 1000, SAVE_S_MAX)
+        tokens, us = self._memory.end_step(step_tokens)
+        self._memory.mark()
+        for entries in wire.save_batches(saves):
+            job = next(self._jobs)
+            if not self._link.send(wire.SAVE, job=job, entries=entries, step_tokens=tokens,
+                                   step_us=us):
+                why = "unread" if self._link.is_ready() else "away"
+                self._give_up("it does not read")
+                return why
+            self._saving[job] = sum(len(blocks) for _, _, blocks in entries)
+            tokens = us = 0  # said once
+        return None
+
     def _wait_saved(self):
+        why_not = "away"  # where nothing is wrong and yet some are left: it went meanwhile
         if self._saving and not self._link.pump(lambda: not self._saving, self._save_s):
             self._give_up("it is late with SAVED")
+            why_not = "late"
+        self._count_unsaved(why_not)
+
+    def _count_unsaved(self, why):
+        self._counted.add(counts.BLOCKS, why, self._unsaved)
+        self._unsaved = 0
 
     def _load_one(self, load):
         loading = Loading(load.request_id)

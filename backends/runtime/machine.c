@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-#include "router/machine.h"
+#include "backends/runtime/machine.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

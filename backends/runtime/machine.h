@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* machine: what the process may use of the machine that it runs on. Reads /proc and /sys. */
-#ifndef ROUTER_MACHINE_H
-#define ROUTER_MACHINE_H
+#ifndef BACKENDS_RUNTIME_MACHINE_H
+#define BACKENDS_RUNTIME_MACHINE_H
 
 #include <stdint.h>
 
