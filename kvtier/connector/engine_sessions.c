@@ -339,12 +339,19 @@ int engine_sessions_create(struct engine_sessions_config config,
     return 0;
 }
 
+/* A long prompt is computed in steps as large as the engine makes them, and each has its start. */
+static double prefill_ms_per_token(const struct engine_session *session)
+{
+    const double tokens = session->step_tokens_max;
+
+    return tokens > 0 ? cost_ms(cost_line_cost(&session->step), tokens) / tokens : 0;
+}
+
 struct engine_session_costs engine_session_costs(const struct engine_session *session)
 {
     return (struct engine_session_costs){
         .turn_ms = cost_line_cost(&session->turn).start_ms,
-        .prefill_ms_per_token =
-            cost_line_is_known(&session->step) ? cost_line_cost(&session->step).unit_ms : 0,
+        .prefill_ms_per_token = prefill_ms_per_token(session),
     };
 }
 

@@ -91,7 +91,7 @@ MUST_CHECK int engine_sessions_create(struct engine_sessions_config config,
 /* What is learned of one engine, for whoever weighs loading against computing. */
 struct engine_session_costs {
     double turn_ms; /* that it adds to any load: its scheduler's step before, and that behind */
-    double prefill_ms_per_token; /* 0: not known */
+    double prefill_ms_per_token; /* of a long prompt, the starts of steps included; 0: not known */
 };
 struct engine_session_costs engine_session_costs(const struct engine_session *session);
 

@@ -87,6 +87,7 @@ struct engine_session {
     struct engine_requests requests;
     uint32_t scheduler_count; /* that there were: tells their requests apart */
     struct cost_line step;    /* by tokens, learned from steps that were saved */
+    uint32_t step_tokens_max; /* of these */
     struct cost_line turn;    /* what it adds to a load */
 };
 

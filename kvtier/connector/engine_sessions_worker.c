@@ -315,8 +315,11 @@ static bool count_blocks(const struct engine_session *session, const struct ipc_
 
 static void learn(struct engine_session *session, const struct ipc_save *save)
 {
-    if (save->step_tokens >= LEARN_TOKENS_MIN && save->step_us > 0)
-        cost_line_note(&session->step, save->step_tokens, save->step_us / 1e3);
+    if (save->step_tokens < LEARN_TOKENS_MIN || save->step_us == 0)
+        return;
+    cost_line_note(&session->step, save->step_tokens, save->step_us / 1e3);
+    if (save->step_tokens > session->step_tokens_max)
+        session->step_tokens_max = save->step_tokens;
 }
 
 /* -ENODATA: there is nothing to save. */

@@ -1115,7 +1115,7 @@ def test_what_an_engine_adds_to_a_load_and_how_fast_it_computes_is_measured(node
     assert TURN_S <= node.metric("engine_turns_us_total") / 10**6 <= took_s
     wait_until(lambda: int(residency.meta()["cpu_start_us"]) >= TURN_S * 10**6,
                lambda: f"it is told: {residency.meta()}")
-    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8600, rel=0.1)
+    assert int(residency.meta()["prefill_tokens_per_s"]) == pytest.approx(8000, rel=0.01)
 
 
 # --- what operators are told ---
