@@ -43,7 +43,7 @@ static struct engine_session *find_session(const struct engine_sessions *session
 
 /* Of an engine that nothing is known of: as measured with vLLM on small models, and as routers
  * assume. */
-static const struct cost turn_prior = {.start_ms = 5};
+static const struct cost turn_prior = {.start_ms = ENGINE_TURN_MS};
 static const struct cost step_prior = {.start_ms = 5, .unit_ms = 0.125};
 
 static struct engine_session *create_session(struct engine_sessions *sessions,

@@ -61,6 +61,10 @@ struct engine_conn {
     bool is_reset_owed;      /* that has no DONE yet */
 };
 
+/* What an engine that has nothing else to do adds to a load: its scheduler's step before, and that
+ * behind. */
+enum { ENGINE_TURN_MS = 5 };
+
 /* A worker process of an engine. Both or none. */
 struct engine_rank {
     struct engine_conn *conn; /* NULL: there is none, or it is ENDING */
@@ -89,6 +93,7 @@ struct engine_session {
     struct cost_line step;    /* by tokens, learned from steps that were saved */
     uint32_t step_tokens_max; /* of these */
     struct cost_line turn;    /* what it adds to a load */
+    uint32_t passed_over; /* lookups since the last probe, of which something was not worth it */
 };
 
 /* engine_sessions.c */

@@ -22,9 +22,16 @@
  * blocks by which the engine goes on. The load itself (LOAD to LOADED) the store learns; the rest
  * is the engine's turn, learned here: the way to its worker, and its step that ends behind LOADED.
  * To wait for room is no part of a load, and what it does from then on nobody tells.
+ *
+ * That turn is told to routers, who predict when an answer begins. Whether loading pays is weighed
+ * without what it has grown to: an engine's steps are long when it computes much for others, and
+ * who would compute instead of loading waits for the same steps and lengthens them.
+ *
+ * Only loads teach what a load takes. So what is not worth it is loaded all the same once in a
+ * while: a disk that was slow for a minute would else be passed over for ever.
  */
 
-enum { ANSWER_MS = 10 };
+enum { ANSWER_MS = 10, PROBE_EVERY = 16 };
 
 /* How long one answer may put an engine off, and all answers about one request together. */
 enum { LATER_MS_MAX = 250, WAITED_MS_MAX = 1000 };
@@ -136,22 +143,34 @@ void engine_serve_reset(struct engine_conn *conn, uint64_t number)
 static struct load_plan plan(const struct engine_session *session, size_t matched)
 {
     const struct tier_store_stats stats = tier_store_stats(session->layout->store);
-    const struct engine_session_costs costs = engine_session_costs(session);
     struct load_plan_query query = {
         .tiers = session->sessions->tiers,
         .block_count = matched,
         .block_tokens = session->block_tokens,
-        .prefill_ms_per_token = costs.prefill_ms_per_token,
+        .prefill_ms_per_token = engine_session_costs(session).prefill_ms_per_token,
     };
 
     for (size_t i = 0; i < BLOCK_TIER_COUNT; i++) {
         const struct tier_load_stats *load = &stats.load[i];
 
-        query.start_ms[i] = costs.turn_ms + load->cost.start_ms;
+        query.start_ms[i] = ENGINE_TURN_MS + load->cost.start_ms;
         query.queue_ms[i] = load->queue_ms;
         query.ms_per_block[i] = load->cost.unit_ms * session->layout->page_bytes;
     }
     return load_plan_make(&query);
+}
+
+/* How many of what the tiers hold to load. */
+static size_t worth_loading(struct engine_session *session, const struct engine_request *request,
+                            size_t matched)
+{
+    const size_t count = plan(session, matched).block_count;
+    const bool is_repeated = request->found.why == IPC_FOUND_SLOWER;
+
+    if (count == matched || is_repeated || ++session->passed_over < PROBE_EVERY)
+        return count;
+    session->passed_over = 0;
+    return matched;
 }
 
 /* What is on its way up from the SSD and will be there soon is waited for, instead of being read
@@ -194,7 +213,6 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
     struct ipc_found found = {.request = request->number, .why = IPC_FOUND_MISS};
     const struct block_key *keys = request->keys + first;
     size_t count = engine_request_usable(request, session->block_tokens);
-    struct load_plan worth;
 
     count = count > first ? count - first : 0;
     if (count > IPC_BLOCK_COUNT_MAX)
@@ -203,18 +221,17 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
         count = tier_store_match(session->layout->store, keys, count, sessions->tiers);
     if (count == 0)
         return found;
-    worth = plan(session, count);
-    if (worth.block_count == 0) {
+    count = worth_loading(session, request, count);
+    if (count == 0) {
         found.why = IPC_FOUND_SLOWER;
         return found;
     }
-    found.later_ms = later_ms(session, request, keys, worth.block_count);
+    found.later_ms = later_ms(session, request, keys, count);
     if (found.later_ms > 0) {
         found.why = IPC_FOUND_LATER;
         return found;
     }
-    request->hold =
-        tier_store_hold(session->layout->store, keys, worth.block_count, sessions->config.hold_ms);
+    request->hold = tier_store_hold(session->layout->store, keys, count, sessions->config.hold_ms);
     request->hold_first = first;
     if (request->hold == NULL) {
         found.why = IPC_FOUND_NO_ROOM;

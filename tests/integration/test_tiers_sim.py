@@ -66,14 +66,14 @@ def test_an_evicted_prefix_comes_back_from_cpu_memory(start_node):
     node.check_pages()
 
 
-def fill_ssd(node, seeds):
-    """Prompts of 40 blocks that were asked twice, and lie on the SSD alone; what was answered."""
+def fill_ssd(node, seeds, block_count=40):
+    """Prompts that were asked twice, and lie on the SSD alone; what was answered."""
     sim = node.sims[0]
     fresh = {}
     for seed in seeds:
-        fresh[seed] = sim.ask(prompt(seed, 40))[1]
+        fresh[seed] = sim.ask(prompt(seed, block_count))[1]
         sim.evict(64)
-        assert sim.ask(prompt(seed, 40))[1] == fresh[seed]
+        assert sim.ask(prompt(seed, block_count))[1] == fresh[seed]
     for _ in range(4):  # of 64 blocks each: CPU memory has room for 128
         sim.evict(64)
     wait_quiet(node)
@@ -144,6 +144,22 @@ def test_a_disk_that_became_slow_is_learned_and_what_is_on_it_computed(start_nod
     assert sim.ask(prompt(2, 40)) == (0, fresh[2])
     assert slower(node) == 1
     assert loaded(node, "ssd") == 40
+    node.check_pages()
+
+
+PROBE_EVERY = 16
+
+
+def test_a_disk_that_is_too_slow_is_tried_again_once_in_a_while(start_node, slow_reads):
+    node = start_slow_node(start_node, slow_reads)
+    sim, fresh = node.sims[0], fill_ssd(node, range(PROBE_EVERY + 1), 4)
+    slow_reads[1].touch()
+    assert sim.ask(prompt(0, 4))[0] == 4 * BLOCK_TOKENS, "nobody knew"
+
+    found = [sim.ask(prompt(seed, 4)) for seed in range(1, PROBE_EVERY + 1)]
+
+    assert sorted(tokens for tokens, _ in found) == (PROBE_EVERY - 1) * [0] + [4 * BLOCK_TOKENS]
+    assert [answer for _, answer in found] == [fresh[seed] for seed in range(1, PROBE_EVERY + 1)]
     node.check_pages()
 
 
