@@ -357,6 +357,21 @@ def test_the_api_of_a_file_can_be_said_and_a_conversation_is_the_same_in_all(tmp
     assert text.count("shares the first 2 blocks") == 3
 
 
+def test_where_tools_are_printed_decides_what_turns_share(tmp_path):
+    body = json.loads(chat("a" * 600))
+    body["tools"] = [{"type": "function", "function": {"name": "f", "description": TEXT}}]
+    (tmp_path / "turn").write_text(json.dumps(body))
+    body["messages"] += [{"role": "assistant", "content": TEXT}, {"role": "user", "content": TEXT}]
+    (tmp_path / "next").write_text(json.dumps(body))
+
+    def shared(*words):
+        text = printed("explain", *words, tmp_path / "turn", tmp_path / "next")
+        return int(re.search(r"shares the first (\d+) blocks", text)[1])
+
+    assert shared() == shared("--tool-place", "first") > shared("--tool-place=behind_last_user")
+    assert shared("--tool-place", "behind_last_user") > shared("--tool-place=before_last_user") == 0
+
+
 @pytest.mark.parametrize("stdin, said", [
     ("", "JSON"), ("{", "at byte"), ('{"model":"m"}', "messages"), ("[]", "object"),
 ])
@@ -375,6 +390,8 @@ def test_a_body_that_means_nothing_fails_and_says_why(stdin, said):
     (["--worker", "w,rate=0"], "is not understood"),
     (["--worker", "w,matched=x"], "is not understood"),
     (["--worker"], "is not understood"),
+    (["--tool-place", "late"],
+     "--tool-place late: write first, before_last_user or behind_last_user"),
     (["--api", "embeddings"], "--api embeddings: write chat, completions, responses or messages"),
 ])
 def test_wrong_words_for_explain_are_named(words, said):
