@@ -417,7 +417,7 @@ def test_a_claimed_prefix_is_exact_and_what_is_being_made_waits_for_its_maker(tm
     assert a["RANK"] == "1"
 
 
-# --- show workers ---
+# --- show ---
 
 def admin_url(router):
     return "http://%s:%d" % router.admin_address
@@ -445,6 +445,24 @@ def test_the_answer_can_be_had_as_it_came(router):
     text = printed("show", "workers", f"--admin={admin_url(router)}", "--json")
     assert [row["url"] for row in json.loads(text)["workers"]] == \
         [row["url"] for row in router.workers()]
+
+
+def test_what_tiers_cost_is_shown_of_workers_that_have_them(worker):
+    tiers = {"bytes_per_token": 131072, "cpu_start_us": 4500, "cpu_bytes_per_s": 9_500_000_000,
+             "ssd_start_us": 0, "ssd_bytes_per_s": 0, "prefill_tokens_per_s": 12_340}
+    agents = {"http://a:1": tiers, "http://b:1": {"bytes_per_token": 0}, "http://c:1": None}
+    command = subprocess.Popen([program("samovar"), "show", "residency", "--admin", worker.url],
+                               stdout=subprocess.PIPE, text=True)
+
+    worker.expect().answer(json.dumps({"workers": [{"url": url, "agent": agent}
+                                                   for url, agent in agents.items()]}).encode())
+    text, _ = command.communicate(timeout=WAIT_S)
+
+    costs = text[text.index("WORKER", 1):text.index("map:")]
+    assert command.returncode == FINE
+    assert [row.split() for row in costs.splitlines()] == [
+        ["WORKER", "BYTES/TOKEN", "CPU_MS", "CPU_MB/S", "SSD_MS", "SSD_MB/S", "TOKENS/MS"],
+        ["http://a:1", "131072", "4.5", "9500.0", "-", "-", "12.3"]], text
 
 
 def test_nobody_there_is_a_failure_that_says_where():
