@@ -22,13 +22,15 @@
 #include "router/policy/tier_cost.h"
 #include "router/prompt/prompt_root.h"
 #include "router/prompt/prompt_stream.h"
+#include "router/prompt/tool_place.h"
 
 /*
  * DESIGN
  *
  * The router's own parser, stream, chain and policy over files: nothing is imitated. Only the
  * secret is another one (a router draws its own), so the hashes are not a router's; which prompts
- * share which blocks does not depend on it.
+ * share which blocks does not depend on it. Nor is an engine asked where a model's template prints
+ * tools, so of such as print them late that has to be said (--tool-place).
  */
 
 enum {
@@ -41,24 +43,22 @@ enum {
 
 static const char usage[] =
     "Usage: samovar explain [--api NAME] [FILE ...] [--worker NAME[,KEY=NUMBER ...] ...]\n"
-    "                       [--policy NAME] [--session NAME]\n"
+    "                       [--policy NAME] [--session NAME] [--tool-place PLACE]\n"
     "\n"
     "Reads request bodies (JSON; - or nothing: standard input) and shows their blocks and how\n"
     "many each shares with the earlier ones. --api chat, completions, responses or messages says\n"
     "whose the files behind it are; without it that is taken from their fields. With workers,\n"
     "ranks them for the last body as a router would. Keys of a worker: matched (leading blocks it\n"
-    "holds), claimed (of them, by an agent that is believed), ssd (the last of those, on SSD), "
-    "cpu\n"
-    "(those before them, in CPU memory), pending (the last of matched, still being made), queued\n"
-    "(uncached prompt tokens ahead), in-flight (requests), decoding, running, waiting, rate "
-    "(prefill\n"
-    "tokens per ms; without it that of the others); of its tiers: token-bytes, cpu-rate and "
-    "ssd-rate\n"
-    "(bytes per s), cpu-start, ssd-start, cpu-queue and ssd-queue (ms). --session is what a "
-    "session header of the last\n"
-    "request says: where no worker holds any of it, the session's own worker has the rung\n"
-    "affinity, and CREDIT ms less to compare. Which worker that is depends on their names: write\n"
-    "them as urls, http://host:port.\n"
+    "holds), claimed (of them, by an agent that is believed), ssd (the last of those, on SSD),\n"
+    "cpu (those before them, in CPU memory), pending (the last of matched, still being made),\n"
+    "queued (uncached prompt tokens ahead), in-flight (requests), decoding, running, waiting,\n"
+    "rate (prefill tokens per ms; without it that of the others); of its tiers: token-bytes,\n"
+    "cpu-rate and ssd-rate (bytes per s), cpu-start, ssd-start, cpu-queue and ssd-queue (ms).\n"
+    "--session is what a session header of the last request says: where no worker holds any of\n"
+    "it, the session's own worker has the rung affinity, and CREDIT ms less to compare. Which\n"
+    "worker that is depends on their names: write them as urls, http://host:port. --tool-place is\n"
+    "where the model's template prints tools: first (if it is not said), before_last_user or\n"
+    "behind_last_user. A router asks its workers, and logs it (tool_place_learned) if it is late.\n"
     "Exit codes: 0 fine, 1 a body cannot be read or means nothing, 2 wrong usage.\n";
 
 struct shown_worker {
@@ -85,6 +85,7 @@ struct prompt {
 struct explain {
     size_t file_count; /* of prompts[] */
     enum api api;      /* of the files to come */
+    enum tool_place tool_place;
     struct shown_worker workers[WORKER_COUNT_SHOWN_MAX];
     size_t worker_count;
     const struct policy *policy;
@@ -228,6 +229,20 @@ static int read_api(struct explain *explain, const char *name)
     return -EINVAL;
 }
 
+static int read_tool_place(struct explain *explain, const char *name)
+{
+    for (enum tool_place place = 0; place < TOOL_PLACE_COUNT; place++) {
+        if (strcmp(tool_place_name(place), name) == 0) {
+            explain->tool_place = place;
+            return 0;
+        }
+    }
+    fprintf(stderr,
+            "samovar explain: --tool-place %s: write first, before_last_user or behind_last_user\n",
+            name);
+    return -EINVAL;
+}
+
 static void add_file(struct explain *explain, const char *path)
 {
     explain->prompts[explain->file_count++] = (struct prompt){.file = path, .api = explain->api};
@@ -256,6 +271,10 @@ static int read_arguments(struct explain *explain, int argc, const char *const *
             status = read_api(explain, argv[++i]);
         } else if (strncmp(argv[i], "--api=", 6) == 0) {
             status = read_api(explain, argv[i] + 6);
+        } else if (strcmp(argv[i], "--tool-place") == 0 && i + 1 < argc) {
+            status = read_tool_place(explain, argv[++i]);
+        } else if (strncmp(argv[i], "--tool-place=", 13) == 0) {
+            status = read_tool_place(explain, argv[i] + 13);
         } else if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             explain->wants_help = true;
         } else if ((argv[i][0] == '-' && argv[i][1] != '\0') ||
@@ -326,10 +345,8 @@ static enum api api_of(struct json_scanner *scanner, struct slice body)
 static int name_blocks(struct explain *explain, struct prompt *prompt, struct json_scanner *scanner,
                        struct slice body)
 {
-    /* Of a model whose template prints tools late, which only a router that has asked an engine
-     * knows, names behind the instructions are other ones there. */
     struct prompt_stream_config config = {explain->secret, STREAM_BLOCK_BYTES, STREAM_CUT_BYTES_MIN,
-                                          TOOLS_FIRST};
+                                          explain->tool_place};
     enum api api = prompt->api < API_COUNT ? prompt->api : api_of(scanner, body);
     struct api_fault fault;
     int status = api_request_parse(api, scanner, body, &prompt->request, &fault);

@@ -170,8 +170,6 @@ static void print_cost(struct json_value worker)
     struct json_value agent = json_get(worker, "agent");
     struct slice url = text_of(worker, "url");
 
-    if (number_of(agent, "bytes_per_token") == 0)
-        return;
     printf("%-32.*s  %11lld", (int)url.len, url.ptr, number_of(agent, "bytes_per_token"));
     print_measured((double)number_of(agent, "cpu_start_us") / 1e3);
     print_measured((double)number_of(agent, "cpu_bytes_per_s") / 1e6);
@@ -189,11 +187,12 @@ static void print_costs(struct json_value root)
     bool is_first = true;
 
     while (json_next_element(&workers, &worker)) {
-        if (is_first && number_of(json_get(worker, "agent"), "bytes_per_token") > 0) {
+        if (number_of(json_get(worker, "agent"), "bytes_per_token") == 0)
+            continue;
+        if (is_first)
             printf("%-32s  %11s  %10s  %10s  %10s  %10s  %10s\n", "WORKER", "BYTES/TOKEN", "CPU_MS",
                    "CPU_MB/S", "SSD_MS", "SSD_MB/S", "TOKENS/MS");
-            is_first = false;
-        }
+        is_first = false;
         print_cost(worker);
     }
 }

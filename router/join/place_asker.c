@@ -19,6 +19,9 @@
  * One survey at a time: it is four calls of a few hundred bytes, and the next request with tools
  * notes the next model. All workers of a model are taken to have one template; an engine may come
  * back with another one, so a worker that ends makes its models due, and time does.
+ *
+ * A model takes another one's place in the table only when that one is due, so that however many
+ * there are, no more than ASKED_COUNT surveys are made in UNABLE_MS; restarts of workers aside.
  */
 enum {
     CALL_MS = 5000,
@@ -31,9 +34,9 @@ enum {
 
 /* When a model is next to be asked about. */
 struct asked_model {
-    uint64_t name; /* a digest; 0: free */
+    uint64_t name; /* a digest */
     uint64_t worker_id;
-    uint64_t due_ms;
+    uint64_t due_ms; /* 0: at once; so is what is free */
 };
 
 struct place_asker {
@@ -49,6 +52,22 @@ struct place_asker {
     unsigned question;
     struct tool_survey survey;
 };
+
+/* The model's, else the one that is due first: a free one, if there is any. */
+static struct asked_model *find_asked(struct place_asker *asker, uint64_t name)
+{
+    struct asked_model *first = &asker->asked[0];
+
+    for (size_t i = 0; i < array_count(asker->asked); i++) {
+        struct asked_model *asked = &asker->asked[i];
+
+        if (asked->name == name)
+            return asked;
+        if (asked->due_ms < first->due_ms)
+            first = asked;
+    }
+    return first;
+}
 
 static uint64_t now_ms_of(const struct place_asker *asker)
 {
@@ -117,11 +136,14 @@ static void ask(struct place_asker *asker)
 void place_asker_note(struct place_asker *asker, const struct worker *worker, const char *model)
 {
     const struct slice name = slice_of_string(model);
-    const uint64_t digest = digest_64(asker->config.secret, DIGEST_ROOT, name.ptr, name.len);
-    struct asked_model *subject = &asker->asked[digest % ASKED_COUNT];
-    const bool is_known = digest != 0 && subject->name == digest;
+    struct asked_model *subject;
+    uint64_t digest;
 
-    if (asker->call != NULL || (is_known && now_ms_of(asker) < subject->due_ms))
+    if (asker->call != NULL)
+        return;
+    digest = digest_64(asker->config.secret, DIGEST_ROOT, name.ptr, name.len);
+    subject = find_asked(asker, digest);
+    if (now_ms_of(asker) < subject->due_ms)
         return;
     *subject = (struct asked_model){.name = digest, .worker_id = worker->id};
     asker->subject = subject;

@@ -43,7 +43,10 @@
  * place is found again. There the stream has them in the same place, so that text parts where
  * tokens do: [instructions] message* tool* message*, the tools in front of the last user message or
  * behind it. As nothing else can stand so, no version tells the forms apart: routers that know the
- * place (tool_survey) and such that do not yet share fewer names, and never a wrong one.
+ * place (tool_survey) and such that do not yet share fewer names, and never a wrong one. What they
+ * share of a prompt with tools, and what a router finds again of those it named before it knew, are
+ * the instructions. A router knows it a few calls after the first such prompt was answered; one
+ * whose workers do not tell it has them in front, and promises more than a next turn finds.
  *
  * The root, which every name depends on, is in prompt_root.c. cache_control marks move from turn to
  * turn and print nothing: they count nowhere.

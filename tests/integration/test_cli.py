@@ -357,6 +357,21 @@ def test_the_api_of_a_file_can_be_said_and_a_conversation_is_the_same_in_all(tmp
     assert text.count("shares the first 2 blocks") == 3
 
 
+def test_where_tools_are_printed_decides_what_turns_share(tmp_path):
+    body = json.loads(chat("a" * 600))
+    body["tools"] = [{"type": "function", "function": {"name": "f", "description": TEXT}}]
+    (tmp_path / "turn").write_text(json.dumps(body))
+    body["messages"] += [{"role": "assistant", "content": TEXT}, {"role": "user", "content": TEXT}]
+    (tmp_path / "next").write_text(json.dumps(body))
+
+    def shared(*words):
+        text = printed("explain", *words, tmp_path / "turn", tmp_path / "next")
+        return int(re.search(r"shares the first (\d+) blocks", text)[1])
+
+    assert shared() == shared("--tool-place", "first") > shared("--tool-place=behind_last_user")
+    assert shared("--tool-place", "behind_last_user") > shared("--tool-place=before_last_user") == 0
+
+
 @pytest.mark.parametrize("stdin, said", [
     ("", "JSON"), ("{", "at byte"), ('{"model":"m"}', "messages"), ("[]", "object"),
 ])
@@ -375,6 +390,8 @@ def test_a_body_that_means_nothing_fails_and_says_why(stdin, said):
     (["--worker", "w,rate=0"], "is not understood"),
     (["--worker", "w,matched=x"], "is not understood"),
     (["--worker"], "is not understood"),
+    (["--tool-place", "late"],
+     "--tool-place late: write first, before_last_user or behind_last_user"),
     (["--api", "embeddings"], "--api embeddings: write chat, completions, responses or messages"),
 ])
 def test_wrong_words_for_explain_are_named(words, said):
@@ -400,7 +417,7 @@ def test_a_claimed_prefix_is_exact_and_what_is_being_made_waits_for_its_maker(tm
     assert a["RANK"] == "1"
 
 
-# --- show workers ---
+# --- show ---
 
 def admin_url(router):
     return "http://%s:%d" % router.admin_address
@@ -428,6 +445,24 @@ def test_the_answer_can_be_had_as_it_came(router):
     text = printed("show", "workers", f"--admin={admin_url(router)}", "--json")
     assert [row["url"] for row in json.loads(text)["workers"]] == \
         [row["url"] for row in router.workers()]
+
+
+def test_what_tiers_cost_is_shown_of_workers_that_have_them(worker):
+    tiers = {"bytes_per_token": 131072, "cpu_start_us": 4500, "cpu_bytes_per_s": 9_500_000_000,
+             "ssd_start_us": 0, "ssd_bytes_per_s": 0, "prefill_tokens_per_s": 12_340}
+    agents = {"http://a:1": tiers, "http://b:1": {"bytes_per_token": 0}, "http://c:1": None}
+    command = subprocess.Popen([program("samovar"), "show", "residency", "--admin", worker.url],
+                               stdout=subprocess.PIPE, text=True)
+
+    worker.expect().answer(json.dumps({"workers": [{"url": url, "agent": agent}
+                                                   for url, agent in agents.items()]}).encode())
+    text, _ = command.communicate(timeout=WAIT_S)
+
+    costs = text[text.index("WORKER", 1):text.index("map:")]
+    assert command.returncode == FINE
+    assert [row.split() for row in costs.splitlines()] == [
+        ["WORKER", "BYTES/TOKEN", "CPU_MS", "CPU_MB/S", "SSD_MS", "SSD_MB/S", "TOKENS/MS"],
+        ["http://a:1", "131072", "4.5", "9500.0", "-", "-", "12.3"]], text
 
 
 def test_nobody_there_is_a_failure_that_says_where():

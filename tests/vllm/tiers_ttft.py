@@ -210,8 +210,9 @@ def main():
             status = router.stop()
             assert status == 0, router.log_tail()
         finally:
-            for process in [*([router] if router else []), node]:
-                (process.kill if process is router else process.close)()
+            if router is not None:
+                router.kill()
+            node.close()
     print(f"first token of {options.tokens} tokens, ms\n{HEAD}")
     for row in rows:
         print(row.text())

@@ -8,6 +8,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "backends/http/worker_pool.h"
@@ -24,6 +25,7 @@ struct place_world {
     struct json_scanner *scanner;
     struct place_asker *asker;
     uint8_t secret[DIGEST_SECRET_BYTES];
+    char model[16]; /* that the last note was of */
     int status;     /* what the server answers with */
     bool is_late;   /* its tools stand behind the last user message */
     bool is_silent; /* it answers nothing */
@@ -55,9 +57,11 @@ static void on_request(void *ctx, struct scripted_conn *conn,
                        const struct scripted_request *request)
 {
     struct place_world *world = ctx;
+    char model[32];
 
+    snprintf(model, sizeof model, "\"model\":\"%s\"", world->model);
     cr_assert(slice_eq(request->target, SLICE("/tokenize")));
-    cr_assert(says(request, "\"model\":\"tiny\""));
+    cr_assert(says(request, model));
     world->asked_count++;
     if (world->is_silent)
         return;
@@ -69,7 +73,7 @@ static void place_world_init(struct place_world *world)
 {
     struct worker_place place = {.name = "http://worker.test", .authority = "worker.test"};
 
-    *world = (struct place_world){.status = 200, .is_late = true};
+    *world = (struct place_world){.model = "tiny", .status = 200, .is_late = true};
     world->server = scripted_server_create(loop_fixture_loop(), 0, on_request, world);
     place.address = scripted_server_address(world->server);
     world->workers = worker_set_create();
@@ -108,7 +112,7 @@ static enum tool_place place_of(const struct place_world *world)
 static void note(struct place_world *world)
 {
     world->is_done = false;
-    place_asker_note(world->asker, world->worker, "tiny");
+    place_asker_note(world->asker, world->worker, world->model);
     cr_assert(loop_run_until_flag(&world->is_done, WAIT_MS));
     loop_run_for(50); /* the last answer's way back */
 }
@@ -127,6 +131,26 @@ Test(place_asker, asks_once_and_knows)
     loop_run_for(50);
 
     cr_assert(eq(u32, world.asked_count, QUESTION_COUNT));
+    place_world_release(&world);
+}
+
+Test(place_asker, many_models_are_each_asked_once)
+{
+    enum { MODEL_COUNT = 24 };
+    struct place_world world;
+
+    place_world_init(&world);
+    for (int i = 0; i < MODEL_COUNT; i++) {
+        snprintf(world.model, sizeof world.model, "tiny-%d", i);
+        note(&world);
+    }
+    for (int i = 0; i < MODEL_COUNT; i++) {
+        snprintf(world.model, sizeof world.model, "tiny-%d", i);
+        place_asker_note(world.asker, world.worker, world.model);
+        loop_run_for(5);
+    }
+
+    cr_assert(eq(u32, world.asked_count, MODEL_COUNT * QUESTION_COUNT));
     place_world_release(&world);
 }
 
