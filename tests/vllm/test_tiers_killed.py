@@ -180,13 +180,14 @@ def push_down(node):
 def check_told(node, talk):
     """What the map says of the talk is there when the engine has none of it, and it is what it was.
     An engine waits 2 ms for what the agent finds: on a machine that is busy it goes on without, and
-    for a while does not ask. So what the agent has promised it counts too, and asking is repeated
-    where nobody was asked."""
-    assert talk.ask(talk.router)[0] == talk.answer
+    for a while neither asks nor tells. So what the agent has promised it counts too, and asking is
+    repeated where nobody was told, or asked."""
     for _ in range(10):
+        assert talk.ask(talk.router)[0] == talk.answer
         push_down(node)
         told = told_tokens(node)
-        assert beneath(told) > 0
+        if beneath(told) == 0:
+            continue
         asked, promised = lookups(node), promised_tokens(node)
         answer, cached = talk.ask(node.engines[0])
         asked, promised = lookups(node) - asked, promised_tokens(node) - promised
@@ -194,6 +195,8 @@ def check_told(node, talk):
         assert answer == talk.answer
         if asked > 0:
             break
+    else:
+        pytest.fail("in ten turns the agent was never told of the talk and asked for it")
     assert max(cached, promised) >= beneath(told) - CACHE.block_tokens
 
 
