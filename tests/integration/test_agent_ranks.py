@@ -114,6 +114,24 @@ def test_what_some_ranks_ask_for_while_others_are_away_is_answered_at_once(node)
     assert node.metric("tier_blocks_saved_total") == 0
 
 
+@pytest.mark.parametrize("away", range(3))
+def test_a_reset_while_a_rank_is_away_is_done_when_it_comes(node, engine, away):
+    ids, request, blocks = fill(engine, 1, 4)
+    assert engine.save(request, blocks) == (4, 0, 0)
+    engine.links[away].close()
+    node.wait_metric("engines", 0)
+
+    engine.begin_reset()
+    engine.scheduler.ping()  # which is answered, and DONE was not said before
+    engine.register_rank(away)
+    engine.end_reset()
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    assert engine.scheduler.is_silent()  # it is said once
+    engine.next_job = 2
+    assert engine.save(request, blocks) == (4, 0, 0)
+
+
 # --- all say the same ---
 
 
