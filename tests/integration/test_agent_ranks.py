@@ -162,6 +162,7 @@ def test_what_is_on_the_ssd_comes_back_to_all_ranks_of_another_life(node):
     sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
     agent = node.start_agent(**sizes)
     engine = ranked_engine(node)
+    node.wait_metric("tier_layouts_scanning", 0)  # nothing is written there before
     ids, request, blocks = fill(engine, 1, 8)
     assert engine.save(request, blocks) == (8, 0, 0)
     again, targets = begin_load(engine, ids, 8)
