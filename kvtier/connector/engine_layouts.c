@@ -19,7 +19,9 @@
  *
  * A model that is no longer served would keep its share of the tiers for good, and one that took
  * its place on the node would get none. So the place of a layout without engines is taken when
- * another wants it; closing a store takes a moment, and the engine comes again.
+ * another wants it; closing a store takes a moment, and the engine comes again. What engines are
+ * promised is freed with the store: so a request that has a promise has the layout in use too, and
+ * an engine whose ranks went and come again finds it as it was.
  */
 
 /* New blocks of one question to the guard; a request of more asks for its first. */
@@ -208,6 +210,14 @@ int engine_layouts_acquire(struct engine_layouts *layouts, const struct engine_l
     if (status == 0)
         (*acquired)->user_count++;
     return status;
+}
+
+struct engine_layout *engine_layout_ref(struct engine_layout *layout)
+{
+    assert(layout->user_count > 0);
+
+    layout->user_count++;
+    return layout;
 }
 
 void engine_layout_return(struct engine_layout **layout)

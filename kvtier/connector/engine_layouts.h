@@ -72,6 +72,9 @@ MUST_CHECK int engine_layouts_acquire(struct engine_layouts *layouts,
                                       const struct engine_layout_spec *spec,
                                       struct engine_layout **layout, char why[TIER_WHY_BYTES]);
 
+/* The same once more in use: for whoever holds blocks of it. */
+struct engine_layout *engine_layout_ref(struct engine_layout *layout);
+
 /* NULLs *layout. */
 void engine_layout_return(struct engine_layout **layout);
 

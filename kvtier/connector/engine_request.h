@@ -21,6 +21,7 @@
 #include "kvtier/connector/ipc_wire.h"
 #include "kvtier/tiers/block_key.h"
 
+struct engine_layout;
 struct tier_hold;
 
 struct engine_request {
@@ -34,7 +35,8 @@ struct engine_request {
     struct digest_128 last; /* name of the last full block, or of the chain's root */
     char *id;               /* as the engine calls it */
     size_t id_len;
-    struct tier_hold *hold; /* of keys from hold_first on; NULL: none */
+    struct tier_hold *hold;            /* of keys from hold_first on; NULL: none */
+    struct engine_layout *hold_layout; /* whose tiers hold it: in use as long. Both or none */
     uint32_t hold_first;
     uint32_t local_tokens;   /* of the last LOOKUP */
     struct ipc_found found;  /* what it was answered, */

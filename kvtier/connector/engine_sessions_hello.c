@@ -224,7 +224,6 @@ static void register_worker(struct engine_conn *conn, struct engine_session *ses
         log_rank(session, hello, memory);
     if (session->layout != NULL)
         log_registered(session, hello);
-    engine_session_reset(session);
 }
 
 static void register_scheduler(struct engine_conn *conn, struct engine_session *session,

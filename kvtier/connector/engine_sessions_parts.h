@@ -129,8 +129,10 @@ void engine_session_leave(struct engine_session *session);
 /* Ends what was promised of it, where anything was. */
 static inline void engine_request_let_go(struct engine_request *request)
 {
-    if (request->hold != NULL)
-        tier_hold_release(&request->hold);
+    if (request->hold == NULL)
+        return;
+    tier_hold_release(&request->hold);
+    engine_layout_return(&request->hold_layout);
 }
 
 /* Each serves one message of conn, after which conn may be gone. */

@@ -237,6 +237,7 @@ static struct ipc_found look_up(struct engine_session *session, struct engine_re
         found.why = IPC_FOUND_NO_ROOM;
         return found;
     }
+    request->hold_layout = engine_layout_ref(session->layout);
     use_held(request);
     fault_point_pass(FAULT_HOLD_TAKEN);
     found.tokens = (uint32_t)tier_hold_count(request->hold) * session->block_tokens;

@@ -141,7 +141,8 @@ static int begin_load(struct engine_session *session, const struct ipc_load *loa
     struct engine_job *job;
     int status;
 
-    if (request == NULL || request->hold == NULL || load->first_block < request->hold_first ||
+    if (request == NULL || request->hold == NULL || request->hold_layout != session->layout ||
+        load->first_block < request->hold_first ||
         (uint64_t)load->first_block + load->block_count >
             request->hold_first + tier_hold_count(request->hold) ||
         load->block_count == 0)

@@ -114,6 +114,24 @@ def test_what_some_ranks_ask_for_while_others_are_away_is_answered_at_once(node)
     assert node.metric("tier_blocks_saved_total") == 0
 
 
+@pytest.mark.parametrize("away", range(3))
+def test_a_reset_while_a_rank_is_away_is_done_when_it_comes(node, engine, away):
+    ids, request, blocks = fill(engine, 1, 4)
+    assert engine.save(request, blocks) == (4, 0, 0)
+    engine.links[away].close()
+    node.wait_metric("engines", 0)
+
+    engine.begin_reset()
+    engine.scheduler.ping()  # which is answered, and DONE was not said before
+    engine.register_rank(away)
+    engine.end_reset()
+
+    assert engine.lookup(engine.open(ids)) == (0, MISS)
+    assert engine.scheduler.is_silent()  # it is said once
+    engine.next_job = 2
+    assert engine.save(request, blocks) == (4, 0, 0)
+
+
 # --- all say the same ---
 
 
@@ -144,6 +162,7 @@ def test_what_is_on_the_ssd_comes_back_to_all_ranks_of_another_life(node):
     sizes = {"cpu_bytes": MIB, "ssd_bytes": 16 * MIB}
     agent = node.start_agent(**sizes)
     engine = ranked_engine(node)
+    node.wait_metric("tier_layouts_scanning", 0)  # nothing is written there before
     ids, request, blocks = fill(engine, 1, 8)
     assert engine.save(request, blocks) == (8, 0, 0)
     again, targets = begin_load(engine, ids, 8)

@@ -19,7 +19,7 @@ import pytest
 
 from peers import engine_client as wire
 from peers.engine_client import (
-    BLOCK_TOKENS, HIT, LATER, MISS, SLOWER, EngineClient, Link, Memory)
+    BLOCK_TOKENS, HIT, LATER, MISS, NO_ROOM, SLOWER, EngineClient, Link, Memory)
 from peers.kv_engine import KvEngine
 from peers.process import REPO, program, wait_until
 from peers.residency_map import ResidencyMap, token_names
@@ -672,6 +672,14 @@ def test_two_models_have_half_of_each_tier_and_nothing_of_each_other(two_models,
     assert disk_bytes(node.directory / "ssd") <= 8 * MIB
 
 
+def engine_of_a_third(node, before):
+    """Of another model, where before was; None: its place is being made."""
+    try:
+        return node.engine(worker=before.worker_name, model="third")
+    except AssertionError:  # REFUSED
+        return None
+
+
 def test_a_model_that_leaves_its_half_makes_room_for_another_and_for_no_third(two_models):
     node, small, large = two_models
     ids = save_prompt(large, 1, 4)
@@ -683,15 +691,31 @@ def test_a_model_that_leaves_its_half_makes_room_for_another_and_for_no_third(tw
     code, why = refused_hello(node, model="third", worker=small.worker_name)
     assert code == wire.REFUSED_BUSY and "come again" in why
 
-    def comes():
-        try:
-            return node.engine(worker=small.worker_name, model="third")
-        except AssertionError:  # REFUSED: its place is being made
-            return None
-    third = wait_until(comes, "the place is free")
+    third = wait_until(lambda: engine_of_a_third(node, small), "the place is free")
     save_prompt(third, 2, 4)
     load_prompt(large, ids, 1, 4)
     assert node.metric("tier_layouts") == 2
+
+
+def test_a_model_of_which_a_request_holds_something_keeps_its_half(two_models):
+    """Its worker may be gone: it comes again, and loads what its scheduler was promised."""
+    node, small, _ = two_models
+    request = small.open(save_prompt(small, 1, 4))
+    assert small.lookup(request) == (4 * BLOCK_TOKENS, HIT)
+    small.worker.close()
+    node.wait_metric("engines", 1)
+
+    code, why = refused_hello(node, model="third", worker=small.worker_name)
+
+    assert code == wire.REFUSED_LAYOUT and "2 other models or page layouts" in why
+    assert small.lookup(request) == (0, NO_ROOM)
+    small.register_worker()
+    assert small.load(request, [60, 61, 62, 63]) == 4
+    assert [small.memory.read(60 + i) for i in range(4)] == [
+        expected_page(small, 1, i) for i in range(4)]
+    small.worker.close()
+    node.wait_metric("engines", 1)
+    wait_until(lambda: engine_of_a_third(node, small), "what was loaded is held no more")
 
 
 @pytest.mark.parametrize("closes", ["scheduler", "worker", "both"])

@@ -661,6 +661,7 @@ def test_what_cannot_be_found_is_not_believed(engine, agent, tokens):
         wire.FOUND, request=message.request, tokens=tokens, later_ms=0, why=wire.HIT))
 
     assert engine.run("lied to", PROMPT) == (0, True)
+    assert engine.counts.take()["requests_left_out away"] == 1
     engine.wait_registered()
     assert engine.run("again", PROMPT)[1]
 

@@ -182,7 +182,8 @@ class Scheduler:
 
     def plan(self, output):
         """The loads and saves of the step."""
-        plan = Plan(step=next(self._steps), loads=self._loads, step_tokens=output.total_num_scheduled_tokens)
+        plan = Plan(step=next(self._steps), loads=self._loads,
+                    step_tokens=output.total_num_scheduled_tokens)
         self._loads = []
         is_ready = self._pump()
         for new in output.scheduled_new_reqs:
@@ -292,6 +293,7 @@ class Scheduler:
             return 0, PATIENCE_S
         if found.tokens % self._block_tokens or prompt.local + found.tokens > prompt.top:
             self._link.give_up(f"it found {found.tokens} tokens, which cannot be")
+            prompt.left_out = "away"
             return 0, MISS_S
         if found.tokens == 0:
             return 0, MISS_S
