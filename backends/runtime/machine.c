@@ -8,7 +8,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* "max" where the group has no limit; no file where there are no groups (or of version 1). */
+/* Of the group at the root of what we see, which is a container's own. "max" where it has no limit;
+ * no file on the host itself, whatever limit a service has there, and where groups are of version 1
+ * or there are none. */
 static uint64_t group_memory_bytes(void)
 {
     FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");

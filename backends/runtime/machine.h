@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct machine {
-    uint64_t memory_bytes;         /* of the machine, or of its control group where that is less */
+    uint64_t memory_bytes;         /* of the machine, or of our container where that is less */
     uint64_t descriptor_count_max; /* that the process can raise its limit to */
 };
 

@@ -69,18 +69,10 @@ uint32_t block_table_find_key(const struct block_table *table, struct block_key 
     return block_has_key(&table->blocks[index], key) ? index : 0;
 }
 
-/* Inlined by all means: gcc takes a call that only prefetches for one without effect. */
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-static ALWAYS_INLINE void prefetch_bucket(const struct block_table *table, struct digest_128 name)
-{
-    const uint32_t tag = block_tag(name.low);
-
-    __builtin_prefetch(&table->buckets.at[block_buckets_home(&table->buckets, tag)]);
-}
-
-/* The block that most likely has that name: the first with its tag in its home. */
-static ALWAYS_INLINE void prefetch_block(const struct block_table *table, struct digest_128 name)
+/* The block that most likely has that name: the first with its tag in its home. Inlined for the
+ * same reason as block_buckets_prefetch(). */
+static inline __attribute__((always_inline)) void prefetch_block(const struct block_table *table,
+                                                                 struct digest_128 name)
 {
     const uint32_t tag = block_tag(name.low);
     const struct block_bucket *bucket =
@@ -123,7 +115,7 @@ size_t block_table_follow(const struct block_table *table, const struct block_ke
     if (count > trail->batch)
         count = trail->batch;
     for (size_t i = 0; i < count; i++)
-        prefetch_bucket(table, keys[i].name);
+        block_buckets_prefetch(&table->buckets, block_tag(keys[i].name.low));
     for (size_t i = 0; i < count; i++)
         prefetch_block(table, keys[i].name);
     for (size_t i = 0; i < count; i++) {

@@ -91,16 +91,6 @@ static inline void block_set_picked(struct tier_block *block, enum block_tier ti
     block->picked = (others | (unsigned)is_picked << tier) & 3;
 }
 
-/* Brings the bucket of a block nearer, for when it is forgotten. Inlined by all means: gcc takes a
- * call that only prefetches for one without effect. */
-static inline __attribute__((always_inline)) void
-block_table_prefetch(const struct block_table *table, uint32_t index)
-{
-    const uint32_t tag = block_tag(table->blocks[index].key.name.low);
-
-    __builtin_prefetch(&table->buckets.at[block_buckets_home(&table->buckets, tag)]);
-}
-
 /* Forgets the block if nothing keeps it, and then its parent if it was all that did. */
 void block_table_let_go(struct block_table *table, uint32_t index);
 

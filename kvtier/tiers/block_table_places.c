@@ -289,8 +289,11 @@ size_t block_table_pick(struct block_table *table, enum block_tier tier, uint32_
         picked++;
     }
     for (size_t i = 0; i < picked; i++) {
-        table->picked_children[table->blocks[victims[i]].parent] = 0;
-        block_table_prefetch(table, victims[i]); /* it leaves soon */
+        const struct tier_block *block = &table->blocks[victims[i]];
+
+        table->picked_children[block->parent] = 0;
+        /* It leaves soon. */
+        block_buckets_prefetch(&table->buckets, block_tag(block->key.name.low));
     }
     released->count = 0;
     return picked;

@@ -42,10 +42,10 @@ static_assert(AT_ENTRIES + SLOT_LIST_SLOTS * ENTRY_BYTES <= AT_CHECKSUM, "they f
 
 static const char magic[8] = {'s', 'm', 'v', '-', 'l', 'i', 's', 't'};
 
-static const uint8_t *entry_at(const uint8_t *bytes, unsigned slot)
+static size_t entry_offset(unsigned slot)
 {
     assert(slot < SLOT_LIST_SLOTS);
-    return bytes + AT_ENTRIES + slot * ENTRY_BYTES;
+    return AT_ENTRIES + (size_t)slot * ENTRY_BYTES;
 }
 
 void slot_list_init(uint8_t bytes[SLOT_LIST_BYTES], const struct slot_list_owner *owner)
@@ -75,7 +75,7 @@ int slot_list_check(const uint8_t bytes[SLOT_LIST_BYTES], const struct slot_list
 bool slot_list_get(const uint8_t bytes[SLOT_LIST_BYTES], unsigned slot,
                    struct slot_list_entry *entry)
 {
-    const uint8_t *at = entry_at(bytes, slot);
+    const uint8_t *at = bytes + entry_offset(slot);
 
     *entry = (struct slot_list_entry){
         .key = {.name = get_little_128(at + ENTRY_NAME), .check = get_little(at + ENTRY_CHECK, 8)},
@@ -89,9 +89,9 @@ bool slot_list_get(const uint8_t bytes[SLOT_LIST_BYTES], unsigned slot,
 void slot_list_put(uint8_t bytes[SLOT_LIST_BYTES], unsigned slot,
                    const struct slot_list_entry *entry)
 {
-    uint8_t *at = bytes + AT_ENTRIES + slot * ENTRY_BYTES;
+    uint8_t *at = bytes + entry_offset(slot);
 
-    assert(slot < SLOT_LIST_SLOTS && entry->key.name.low != 0);
+    assert(entry->key.name.low != 0);
 
     memset(at, 0, ENTRY_BYTES);
     put_little_128(at + ENTRY_NAME, entry->key.name);
@@ -103,8 +103,7 @@ void slot_list_put(uint8_t bytes[SLOT_LIST_BYTES], unsigned slot,
 
 void slot_list_drop(uint8_t bytes[SLOT_LIST_BYTES], unsigned slot)
 {
-    assert(slot < SLOT_LIST_SLOTS);
-    memset(bytes + AT_ENTRIES + slot * ENTRY_BYTES, 0, ENTRY_BYTES);
+    memset(bytes + entry_offset(slot), 0, ENTRY_BYTES);
 }
 
 void slot_list_seal(uint8_t bytes[SLOT_LIST_BYTES])

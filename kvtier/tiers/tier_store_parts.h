@@ -238,7 +238,7 @@ struct tier_load_stats tier_load_stats(const struct tier_store *store, enum bloc
 
 /* -ENOMEM. */
 MUST_CHECK int tier_scan_begin(struct tier_store *store);
-/* What it has not published is forgotten; none may be under way. */
+/* Where one is under way: what it has not published is forgotten, and it ends. */
 void tier_scan_end(struct tier_store *store);
 void tier_scan_release(struct tier_store *store);
 

@@ -92,9 +92,9 @@ static ALWAYS_INLINE void prefetch_bucket(const struct block_table *table, uint6
     const uint32_t tag = block_tag(hash);
 
     if (table->buckets.at != NULL)
-        __builtin_prefetch(&table->buckets.at[block_buckets_home(&table->buckets, tag)]);
+        block_buckets_prefetch(&table->buckets, tag);
     if (table->old.at != NULL)
-        __builtin_prefetch(&table->old.at[block_buckets_home(&table->old, tag)]);
+        block_buckets_prefetch(&table->old, tag);
 }
 
 /* ---- growth ---- */

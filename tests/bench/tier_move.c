@@ -9,6 +9,7 @@
  * count.
  */
 #include "kvtier/device/device.h"
+#include "kvtier/tiers/slot_list.h"
 #include "kvtier/tiers/tier.h"
 
 #include "backends/runtime/random.h"
@@ -272,7 +273,7 @@ static struct tier *make_ssd_tier(const char *dir, uint32_t page_bytes, uint64_t
     char why[TIER_WHY_BYTES];
     struct tier *tier;
     uint64_t bytes = slots * (tier_stride_bytes(page_bytes) + TIER_ALIGN_BYTES) +
-                     (slots / 72 + 1) * TIER_ALIGN_BYTES; /* with their lists */
+                     (slots / SLOT_LIST_SLOTS + 1) * SLOT_LIST_BYTES;
 
     if (tier_ssd_create((struct tier_ssd_config){.dir = dir,
                                                  .bytes = bytes + bytes / 1000 + 65536,

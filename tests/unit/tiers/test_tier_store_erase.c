@@ -247,6 +247,31 @@ Test(tier_store_erase, the_slot_of_one_that_went_bad_is_nobody_elses_before_it_i
     world_destroy(world);
 }
 
+Test(tier_store_erase, of_more_bad_slots_than_are_kept_the_rest_is_let_go_and_erased_by_nobody)
+{
+    enum { STEP = 16, COUNT = TIER_ERASE_MAX + STEP };
+    struct world *world = new_world((struct world_config){.cpu_slots = 128, .ssd_slots = 128});
+    for (uint32_t held = 0; held < COUNT; held += STEP) {
+        world_save_behind(world, held + 1, STEP, held, held);
+        cr_assert(eq(u32, world_load(world, 1, held + STEP), held + STEP));
+        world_settle(world);
+    }
+    reopen(world); /* in CPU memory is nothing now */
+    for (uint32_t number = 1; number <= COUNT; number++)
+        disk_slot(world, number)->is_spoilt = true;
+    world->checks_order = false;
+
+    cr_assert(eq(u32, world_load(world, 1, COUNT), 0)); /* one batch: all go bad in one turn */
+    world_settle(world);
+
+    cr_assert(eq(u64, stats_of(world).corrupt_blocks, COUNT));
+    cr_assert(eq(u32, atomic_load(&world->ssd->erase_count), TIER_ERASE_MAX));
+    cr_assert(eq(u64, stats_of(world).blocks->free_slots[BLOCK_TIER_SSD], 128));
+    expect_none(world, 1, COUNT);
+    expect_sound(world);
+    world_destroy(world);
+}
+
 Test(tier_store_erase, a_slot_that_went_bad_is_let_go_when_all_is_cleared_or_closed_meanwhile)
 {
     struct world *world = new_world((struct world_config){.cpu_slots = 16, .ssd_slots = 32});
