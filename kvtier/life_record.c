@@ -19,12 +19,14 @@
  *   the inode  and this file, not one of the same content: while a process has it open, no other
  *              file of this machine has its device and inode;
  *   the boot   and of this machine, and since it booted: what was locked on another one, by way of
- * a disk that was cloned or is shared, says nothing here.
+ *              a disk that was cloned or is shared, says nothing here.
  *
  * Whatever is missing of it costs waiting until the lease has run out, as for anybody else's.
  *
  * A life is written down before it says its first word, and may end before it: then the lease is of
- * one before it still. Therefore some are kept, not the last alone.
+ * one before it still. Therefore some are kept, not the last alone. While another process has the
+ * record a life is not written down, and who comes after it waits; so it is made up for as soon as
+ * that process has ended.
  *
  * An epoch is drawn at random, not counted up: two agents out of one state, cloned, would count to
  * the same one, and neither would see the other.

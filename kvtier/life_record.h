@@ -14,7 +14,7 @@
 enum {
     /* Each start adds one. In the time of a lease nobody starts so often. */
     LIFE_EPOCH_COUNT_MAX = 8,
-    LIFE_BOOT_BYTES = 40, /* a boot id of the kernel's, 36 bytes, and zeros */
+    LIFE_BOOT_BYTES = 40, /* a boot id of the kernel's, 36 bytes and a newline, and zeros */
 };
 
 /* Which file, of which machine since when it was started: no two files that are open at one time

@@ -115,9 +115,10 @@ static uint64_t find_prompt(void *ctx, uint64_t attempt)
 }
 
 /* Before the first word of this life; and again while another process of the same state lives: it
- * may be one that is about to end. */
+ * may be one that is about to end, and may have let go of its lease before it does. */
 static void take_life(struct reporter *reporter)
 {
+    const bool is_live = residency_report_stats(reporter->report).is_live;
     uint64_t before[LIFE_EPOCH_COUNT_MAX];
     const enum life_proof proof =
         life_file_take(&reporter->life, reporter->config.state_dir,
@@ -126,7 +127,7 @@ static void take_life(struct reporter *reporter)
     static_assert((int)LIFE_EPOCH_COUNT_MAX == (int)RESIDENCY_FORMER_COUNT_MAX,
                   "all that is known of is told");
     reporter->proof = proof;
-    if (proof == LIFE_OVER) {
+    if (proof == LIFE_OVER && !is_live) {
         residency_report_succeed(reporter->report, before);
         LOG(LOG_INFO, "life_succeeded", log_text("worker", reporter->config.spec->name),
             log_text("effect", "should the lease of the process before still be there, it is "
@@ -164,7 +165,7 @@ static void on_flush(uv_timer_t *timer)
     alignment_flush(&reporter->alignment, io_loop_now_ms(reporter->io));
     is_saving = state_keeper_save_if_due(&reporter->state);
     tell_rival(reporter);
-    if (reporter->is_rival_told && reporter->proof == LIFE_LIVING)
+    if (reporter->proof == LIFE_LIVING)
         take_life(reporter);
     uv_timer_start(timer, on_flush, is_saving ? STATE_KEEPER_STEP_MS : IDLE_FLUSH_MS, 0);
 }

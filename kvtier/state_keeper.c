@@ -133,18 +133,23 @@ static void finish_close(struct state_keeper *keeper)
     keeper->on_closed(keeper->closed_ctx);
 }
 
+static void drop_save(struct state_keeper *keeper)
+{
+    buf_release(&keeper->save->bytes);
+    free(keeper->save);
+    keeper->save = NULL;
+}
+
 static void end_save(struct state_keeper *keeper, int status)
 {
-    struct state_save *save = keeper->save;
+    const struct state_save *save = keeper->save;
 
     note_saved(keeper, status);
     if (status == 0)
         keeper->pace.joins = save->joins;
     keeper->pace.bytes = buf_len(&save->bytes);
     keeper->pace.loop_us = save->loop_us;
-    keeper->save = NULL;
-    buf_release(&save->bytes);
-    free(save);
+    drop_save(keeper);
 }
 
 static void on_state_written(uv_work_t *work, int status)
@@ -212,9 +217,7 @@ void state_keeper_close(struct state_keeper *keeper, void (*on_closed)(void *ctx
     keeper->closed_ctx = ctx;
     if (keeper->save != NULL && !keeper->save->is_whole) { /* the last one says all that it would */
         alignment_save_abandon(keeper->config.alignment);
-        buf_release(&keeper->save->bytes);
-        free(keeper->save);
-        keeper->save = NULL;
+        drop_save(keeper);
     }
     if (keeper->save == NULL)
         finish_close(keeper);

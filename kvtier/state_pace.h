@@ -14,7 +14,7 @@ enum {
     STATE_PACE_MS = 5000,           /* what was learned waits no longer for company */
     STATE_PACE_MS_MIN = 1000,       /* and no shorter */
     STATE_PACE_NEWS = 1024,         /* joins that are company enough */
-    STATE_PACE_BYTES_PER_MS = 1000, /* on average, to the disk: 86 GB a day */
+    STATE_PACE_BYTES_PER_MS = 1000, /* on average, to the disk: 86 GB a day, of each worker */
     STATE_PACE_LOOP_SHARE = 50,     /* of the loop's time one in so many */
 };
 

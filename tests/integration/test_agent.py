@@ -546,6 +546,32 @@ def test_two_agents_of_one_state_do_not_both_report_and_the_second_succeeds_the_
     world.map.wait_records(prompt.records())
 
 
+def test_an_agent_that_speaks_before_the_one_before_it_has_ended_is_succeeded_too(world, tmp_path):
+    """Their lease and their state are let go of one after the other."""
+    state = tmp_path / "state"
+    world.agent.stop()
+    first = world.start_agent("--probe-interval-ms", 20, state_dir=state)
+    prompt = world.hold(1)
+    epoch = epoch_of(world.map)
+    first.signal(signal.SIGSTOP)  # it lives, and holds its state
+    second = world._start_agent(world.worker, world.redis, "--probe-interval-ms", 20,
+                                kv_events=world.engine.events, kv_replay=world.engine.replay,
+                                state_dir=state)
+    world.redis.call("DEL", world.map.key("lease"))
+    wait_until(lambda: epoch_of(world.map) not in (None, epoch), "the second one speaks")
+    epoch = epoch_of(world.map)
+    first.kill()
+    written = int(epoch, 16).to_bytes(8, "little")
+    wait_until(lambda: written in next(state.glob("life-*")).read_bytes(), "its life is written down")
+    second.kill()
+    assert outlive_test(world) == epoch
+
+    world.start_agent("--probe-interval-ms", 20, state_dir=state)
+
+    wait_until(lambda: epoch_of(world.map) not in (None, epoch), "it reports in a name of its own")
+    world.map.wait_records(prompt.records())
+
+
 def test_what_was_learned_outlives_the_agent(world, tmp_path):
     """And what routers told, which is trimmed some day; what the engine holds it says itself."""
     state = tmp_path / "state"

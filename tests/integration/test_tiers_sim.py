@@ -10,6 +10,7 @@ SAMOVAR_KILL_ROUNDS (1): how often each point of death is tried; 20 for the full
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -17,9 +18,9 @@ import time
 
 import pytest
 
-from peers.agent import FAULT_POINTS
+from peers.agent import CLEAR_POINTS, FAULT_POINTS
 from peers.openai_api import MODEL
-from peers.process import wait_until
+from peers.process import REPO, wait_until
 from peers.residency_map import ResidencyMap
 from peers.residency_wire import CPU, SSD
 from peers.tiered_node import BLOCK_TOKENS, prompt
@@ -461,6 +462,14 @@ def test_a_load_that_wants_more_than_there_is_loses_nothing(start_node, start_lo
         assert metrics[f"samovar_agent_tier_blocks_{name}_total"] > 0, name
     assert metrics["samovar_agent_tier_blocks_corrupt_total"] == 0
     check_clean(node, [])
+
+
+def test_each_place_at_which_an_agent_can_be_told_to_die_is_tried():
+    """Here, but for those of a RESET, which simulated engines do not say: in test_agent_tiers.py."""
+    header = (REPO / "backends" / "runtime" / "fault_point.h").read_text()
+    rows = re.findall(r'row\(FAULT_\w+,[\s\\]*"([a-z-]+)"\)', header)
+
+    assert tuple(rows) == FAULT_POINTS + CLEAR_POINTS
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS)

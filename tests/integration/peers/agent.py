@@ -6,10 +6,11 @@ from peers.process import program, wait_until
 from peers.wire import HOST
 
 
-# Where SAMOVAR_FAULT_POINT can have it die: backends/runtime/fault_point.h.
+# Where SAMOVAR_FAULT_POINT can have it die: backends/runtime/fault_point.h. The latter in a RESET.
 FAULT_POINTS = ("save-copied", "save-sealed", "save-indexed", "save-reported", "demote-written",
                 "demote-listed", "demote-indexed", "withdraw-told", "withdraw-index", "hold-taken",
                 "load-midway", "load-done")
+CLEAR_POINTS = ("clear-told", "clear-durable")
 
 
 class Agent(Daemon):
