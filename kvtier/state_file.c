@@ -10,11 +10,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "backends/runtime/file_replace.h"
+
 /*
  * DESIGN
  *
- * A file is written beside the old one, synced, and renamed over it, so that a crash leaves one of
- * both. Nothing is followed: a link in our directory is not ours.
+ * Nothing is followed: a link in our directory is not ours.
  */
 
 enum { READ_BYTES = 1 << 16 };
@@ -70,54 +71,15 @@ int state_file_check_directory(const char *directory, char why[STATE_FILE_WHY_BY
     return 0;
 }
 
-/* All of bytes, or -errno. */
-static int write_all(int fd, struct slice bytes)
-{
-    while (bytes.len > 0) {
-        ssize_t written = write(fd, bytes.ptr, bytes.len);
-
-        if (written < 0 && errno != EINTR)
-            return -errno;
-        if (written > 0)
-            bytes = slice_skip(bytes, (size_t)written);
-    }
-    return 0;
-}
-
-/* Writes name, which must not be there, to the disk. -errno: it may be there in part. */
-static int write_new(int directory, const char *name, struct slice state)
-{
-    int fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                    S_IRUSR | S_IWUSR);
-    int status;
-
-    if (fd < 0)
-        return -errno;
-    status = write_all(fd, state);
-    if (status == 0 && fsync(fd) < 0)
-        status = -errno;
-    if (close(fd) < 0 && status == 0)
-        status = -errno;
-    return status;
-}
-
 int state_file_write(const char *directory, uint64_t worker, struct slice state)
 {
-    char name[STATE_FILE_NAME_BYTES], new_name[STATE_FILE_NAME_BYTES + 4];
+    char name[STATE_FILE_NAME_BYTES];
     int fd = state_file_open_directory(directory), status;
 
     if (fd < 0)
         return fd;
     state_file_name(worker, name);
-    snprintf(new_name, sizeof new_name, "%s.new", name);
-    (void)unlinkat(fd, new_name, 0); /* of one that was killed in the midst */
-    status = write_new(fd, new_name, state);
-    if (status == 0 && renameat(fd, new_name, fd, name) < 0)
-        status = -errno;
-    if (status == 0 && fsync(fd) < 0)
-        status = -errno;
-    if (status < 0)
-        (void)unlinkat(fd, new_name, 0);
+    status = file_replace(fd, name, state);
     close(fd);
     return status;
 }

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "hashing/little_endian.h"
+
 /*
  * DESIGN
  *
@@ -54,19 +56,9 @@ static const uint64_t VERSION = 1;
 
 /* ---- numbers ---- */
 
-static void put_u64(uint8_t *bytes, uint64_t value)
-{
-    for (unsigned i = 0; i < sizeof value; i++)
-        bytes[i] = (uint8_t)(value >> 8 * i);
-}
-
 static uint64_t get_u64(const char *bytes)
 {
-    uint64_t value = 0;
-
-    for (unsigned i = sizeof value; i-- > 0;)
-        value = value << 8 | (uint8_t)bytes[i];
-    return value;
+    return get_little((const uint8_t *)bytes, sizeof(uint64_t));
 }
 
 /* The lowest bits of *word, which loses them. */
@@ -86,7 +78,7 @@ static int append_u64s(struct buf *out, const uint64_t *values, size_t count)
 
     assert(count * sizeof *values <= sizeof bytes);
     for (size_t i = 0; i < count; i++)
-        put_u64(bytes + i * sizeof *values, values[i]);
+        put_little(bytes + i * sizeof *values, sizeof *values, values[i]);
     return buf_append(out, slice_of(bytes, count * sizeof *values));
 }
 

@@ -3,7 +3,7 @@
 #include "kvtier/tiers/slot_header.h"
 
 #include "hashing/checksum.h"
-#include "kvtier/tiers/little_endian.h"
+#include "hashing/little_endian.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -2,8 +2,9 @@
 
 #include "kvtier/tiers/tier_ssd_era.h"
 
+#include "backends/runtime/file_replace.h"
 #include "hashing/checksum.h"
-#include "kvtier/tiers/little_endian.h"
+#include "hashing/little_endian.h"
 #include "kvtier/tiers/tier_ssd_dir.h"
 
 #include <errno.h>
@@ -68,36 +69,17 @@ int ssd_era_read(int dir_fd, uint64_t layout, uint64_t *era)
     return len == ERA_BYTES && *era != 0 && memcmp(bytes, expected, ERA_BYTES) == 0 ? 0 : -EBADMSG;
 }
 
-static int sync_dir(int dir_fd)
-{
-    return fsync(dir_fd) < 0 ? -errno : 0;
-}
-
 int ssd_era_write(int dir_fd, uint64_t layout, uint64_t era)
 {
-    const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     uint8_t bytes[ERA_BYTES];
-    ssize_t len;
-    int fd, status;
 
     encode(layout, era, bytes);
-    (void)unlinkat(dir_fd, new_name, 0); /* of a life that ended here */
-    fd = openat(dir_fd, new_name, flags, S_IRUSR | S_IWUSR);
-    if (fd < 0)
-        return -errno;
-    len = pwrite(fd, bytes, sizeof bytes, 0);
-    status = len < 0 ? -errno : len < ERA_BYTES ? -ENOSPC : fsync(fd) < 0 ? -errno : 0;
-    close(fd);
-    if (status == 0 && renameat(dir_fd, new_name, dir_fd, name) < 0)
-        status = -errno;
-    if (status < 0)
-        (void)unlinkat(dir_fd, new_name, 0);
-    return status < 0 ? status : sync_dir(dir_fd);
+    return file_replace(dir_fd, name, slice_of(bytes, sizeof bytes));
 }
 
 int ssd_era_remove(int dir_fd)
 {
     if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT)
         return -errno;
-    return sync_dir(dir_fd);
+    return fsync(dir_fd) < 0 ? -errno : 0;
 }

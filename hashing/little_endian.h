@@ -4,8 +4,8 @@
  * little_endian: numbers as what outlives a process holds them. One by one: a struct's padding and
  * byte order are the compiler's. Pure; any thread.
  */
-#ifndef KVTIER_TIERS_LITTLE_ENDIAN_H
-#define KVTIER_TIERS_LITTLE_ENDIAN_H
+#ifndef HASHING_LITTLE_ENDIAN_H
+#define HASHING_LITTLE_ENDIAN_H
 
 #include <stdint.h>
 
