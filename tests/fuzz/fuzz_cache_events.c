@@ -32,7 +32,7 @@ static void check_held(const struct world *world)
 {
     uint32_t held[TOKEN_TIER_COUNT] = {0};
 
-    for (uint32_t i = 1; i <= NODE_COUNT_MAX; i++)
+    for (uint32_t i = 1; i <= world->chain.node_used; i++)
         for (unsigned tier = 0; tier < TOKEN_TIER_COUNT; tier++)
             held[tier] += token_chain_at(&world->chain, i)->tiers >> tier & 1U;
     assert(memcmp(held, world->held, sizeof held) == 0);
