@@ -388,6 +388,7 @@ static void truncate_answer(struct exchange *exchange, int status)
 static void begin_relay(struct exchange *exchange)
 {
     exchange_move(exchange, EXCHANGE_EVENT_ANSWERED);
+    deadline_disarm(&exchange->silence); /* of the head, which goes now */
     exchange->history.has_answered = true;
     /* It took plain what it had refused with our splices: it is not asked for that again. Of both
      * at once, ids are what fewer engines know; if it was the usage, the next answer shows. */

@@ -302,6 +302,27 @@ def test_a_death_behind_an_early_head_is_an_error_event(start_router, fleet):
     fleet.assert_no_request()
 
 
+def test_a_stream_that_began_in_time_is_longer_than_the_wait_for_its_head(start_router, worker):
+    """Without keepalives nothing is waited for any more: the wait ended with the first event."""
+    router = start_router([worker], "--early-head-ms", 4 * SHORT_MS)
+    events = CHAT.stream()
+    client = router.connect()
+    client.post(CHAT, CHAT.request(stream=True))
+    request = worker.expect()
+    request.start_stream()
+    time.sleep(SHORT_MS / 1000)  # it prefills
+    request.send_chunk(events[0])
+    answer = client.answer()
+    assert answer.read(len(events[0])) == events[0]
+    assert not answer.wire.wait_readable(8 * SHORT_MS / 1000)
+    request.send_chunk(b"".join(events[1:]))
+    request.send(LAST_CHUNK)
+    request.finish()
+
+    assert answer.read_all() == b"".join(events[1:])
+    assert router.request_line(answer)["end"] == "ok"
+
+
 def test_the_wait_for_the_first_byte_goes_on_behind_an_early_head(start_router, worker):
     router = start_router([worker], "--early-head-ms", SHORT_MS, "--upstream-header-ms", 600,
                           "--upstream-idle-ms", 200)
