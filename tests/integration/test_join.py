@@ -29,6 +29,8 @@ class Engine(ScriptedWorker):
     """A worker whose prompts are a token for every four bytes, and a tail in chats. It answers by
     itself, with usage; what its /tokenize does is the test's."""
 
+    takes_side_calls = True
+
     def __init__(self, models=(MODEL,), parents=None):
         self.tokenized = []  # bodies that /tokenize got
         self.surveyed = []  # of them those that ask where tools stand
@@ -230,7 +232,7 @@ def test_the_first_anchors_wait_for_usage_and_later_ones_do_not(start_telling_ro
     router = start_telling_router([worker])
     worker.handler = lambda request: request.answer(COMPLETIONS.answer())
     agent = seen_agent(ScriptedAgent(redis, worker, router), router)
-    worker.handler = None
+    worker.handler, worker.takes_side_calls = None, True
     counts = {"count": 40, "tokens": list(range(40))}
     usage = {**USAGE, "prompt_tokens": 40}
 

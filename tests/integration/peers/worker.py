@@ -97,7 +97,15 @@ class WorkerRequest:
         return self.wire.wait_end(timeout_s)
 
 
+def is_side_call(message):
+    """The router asks on its own account, where a template puts tools, at a time of its choice."""
+    return message.target == "/tokenize" and \
+        (message.head.get("user-agent") or "").startswith("samovar/")
+
+
 class ScriptedWorker:
+    takes_side_calls = False  # or they are answered as by an engine that cannot
+
     def __init__(self, requests=None, models=(MODEL,), health=200, host=HOST):
         self.host = host
         self.requests = requests if requests is not None else queue.Queue()
@@ -236,6 +244,10 @@ class ScriptedWorker:
                         self.on_probe(message)
                     self._answer_probe(wire, message.target)
                     continue
+                if is_side_call(message) and not self.takes_side_calls:
+                    message.read_all()
+                    self._answer_probe(wire, message.target)
+                    continue
                 if not carried:
                     carried = True
                     with self._lock:
@@ -263,7 +275,7 @@ class ScriptedWorker:
             status, body = 200, json.dumps({"object": "list", "data": [
                 {"id": name, "object": "model", "created": 1, "owned_by": "scripted",
                  "max_model_len": 4096} for name in self.models]}).encode()
-        elif self.metrics is not None:
+        elif path == "/metrics" and self.metrics is not None:
             status, kind, body = 200, "text/plain; version=0.0.4", self.metrics.encode()
         wire.send(head_bytes(f"HTTP/1.1 {status} Probed",
                              {"content-type": kind, "content-length": len(body)}) + body)

@@ -25,7 +25,7 @@ struct place_world {
     struct json_scanner *scanner;
     struct place_asker *asker;
     uint8_t secret[DIGEST_SECRET_BYTES];
-    char model[16]; /* that the last note was of */
+    char model[24]; /* that the last note was of */
     int status;     /* what the server answers with */
     bool is_late;   /* its tools stand behind the last user message */
     bool is_silent; /* it answers nothing */
