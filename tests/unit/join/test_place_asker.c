@@ -57,7 +57,7 @@ static void on_request(void *ctx, struct scripted_conn *conn,
                        const struct scripted_request *request)
 {
     struct place_world *world = ctx;
-    char model[32];
+    char model[40];
 
     snprintf(model, sizeof model, "\"model\":\"%s\"", world->model);
     cr_assert(slice_eq(request->target, SLICE("/tokenize")));
