@@ -119,7 +119,9 @@ def slow_reads(tmp_path):
     source.write_text(SLOW_READS)
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     path = tmp_path / "reads-are-slow"
-    return {"LD_PRELOAD": str(library), "SLOW_READS": str(path)}, path
+    # A sanitizer's library wants to be loaded first, and does without it.
+    asan = f"{os.environ.get('ASAN_OPTIONS', '')}:verify_asan_link_order=0"
+    return {"LD_PRELOAD": str(library), "SLOW_READS": str(path), "ASAN_OPTIONS": asan}, path
 
 
 def start_slow_node(start_node, slow_reads):
