@@ -44,13 +44,12 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         alone = engine.metric(LEFT_OUT, reason="away")
         node.start_agent(CPU_MIB, 0)
         own = [(complete(engine, prompt), complete(engine, prompt)[0])[1] for prompt in few]
-        reset_cache(engine)
-        came_back = run_load("came back", engine, few, aborts=0, clients=1)
-        reset_cache(engine)
+        came_back = run_until(lambda: node.loaded("cpu") > 0, "came back", engine, few, aborts=0,
+                              clients=1)
         loaded = node.loaded("cpu")
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             killing = pool.submit(kill_once_it_loads, node, loaded)
-            outcome, ended = run_load("the agent dies", engine, few), time.monotonic()
+            dying, ended = run_until(killing.done, "the agent dies", engine, few), time.monotonic()
         node.start_agent(CPU_MIB, 0)
         wait_until(lambda: is_served_again(engine), "it is served again", 30)
         node.stop_agent()
@@ -58,8 +57,19 @@ def test_what_left_an_engine_comes_back_and_an_agent_may_die(fleet, folder):
         node.close()
 
     assert alone > 0  # requests counted by the engine, while no agent was there to count
-    assert came_back.answers == own and came_back.hits > 0
-    assert outcome.failures == [] and killing.result() < ended
+    assert all(outcome.answers == own for outcome in came_back) and came_back[-1].hits > 0
+    assert [outcome.failures for outcome in dying] == len(dying) * [[]] and killing.result() < ended
+
+
+def run_until(is_done, name, engine, prompts, **how):
+    """Runs of all prompts after evictions: short ones are hardly worth a load, and an engine that was
+    not answered in time goes on without for a while. The outcomes."""
+    outcomes = []
+    while not outcomes or not is_done():
+        assert len(outcomes) < 20, f"not in 20 runs: {name}"
+        reset_cache(engine)
+        outcomes.append(run_load(name, engine, prompts, **how))
+    return outcomes
 
 
 def kill_once_it_loads(node, loaded):
