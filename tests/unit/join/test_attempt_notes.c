@@ -5,6 +5,7 @@
 #include "tests/support/loop_fixture.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/scripted_server.h"
+#include "tests/support/scripted_worker.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -135,15 +136,9 @@ static void open_link(struct notes_world *world)
 
 static void make_worker(struct notes_world *world)
 {
-    struct worker_place place = {.name = "http://worker.test", .authority = "worker.test"};
-
     world->server = scripted_server_create(loop_fixture_loop(), 0, on_request, world);
-    place.address = scripted_server_address(world->server);
     world->workers = worker_set_create();
-    cr_assert(eq(int, worker_set_add(world->workers, &place, 0, &world->worker), 0));
-    io_deadlines_init(&world->idle, loop_fixture_io(), 60000, worker_pool_idle_expired);
-    world->worker->pool = worker_pool_create(
-        world->worker, (struct worker_pool_config){loop_fixture_io(), &world->idle, 64, 4096});
+    world->worker = scripted_worker_add(world->workers, world->server, &world->idle);
 }
 
 static void notes_world_init(struct notes_world *world)
@@ -183,8 +178,7 @@ static void notes_world_release(struct notes_world *world)
 {
     join_close(world->join);
     redis_link_close(&world->link, NULL, NULL);
-    worker_pool_close(world->worker->pool);
-    world->worker->pool = NULL;
+    scripted_worker_close(world->worker);
     scripted_server_close(world->server);
     loop_run_for(1);
     join_destroy(world->join);

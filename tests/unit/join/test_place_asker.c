@@ -4,6 +4,7 @@
 
 #include "tests/support/loop_fixture.h"
 #include "tests/support/scripted_server.h"
+#include "tests/support/scripted_worker.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -71,16 +72,10 @@ static void on_request(void *ctx, struct scripted_conn *conn,
 
 static void place_world_init(struct place_world *world)
 {
-    struct worker_place place = {.name = "http://worker.test", .authority = "worker.test"};
-
     *world = (struct place_world){.model = "tiny", .status = 200, .is_late = true};
     world->server = scripted_server_create(loop_fixture_loop(), 0, on_request, world);
-    place.address = scripted_server_address(world->server);
     world->workers = worker_set_create();
-    cr_assert(eq(int, worker_set_add(world->workers, &place, 0, &world->worker), 0));
-    io_deadlines_init(&world->idle, loop_fixture_io(), 60000, worker_pool_idle_expired);
-    world->worker->pool = worker_pool_create(
-        world->worker, (struct worker_pool_config){loop_fixture_io(), &world->idle, 64, 4096});
+    world->worker = scripted_worker_add(world->workers, world->server, &world->idle);
     world->scanner = json_scanner_create();
     world->asker = place_asker_create((struct place_asker_config){
         .io = loop_fixture_io(),
@@ -94,8 +89,7 @@ static void place_world_init(struct place_world *world)
 static void place_world_release(struct place_world *world)
 {
     place_asker_close(world->asker);
-    worker_pool_close(world->worker->pool);
-    world->worker->pool = NULL;
+    scripted_worker_close(world->worker);
     scripted_server_close(world->server);
     loop_run_for(1);
     place_asker_destroy(world->asker);

@@ -4,6 +4,7 @@
 
 #include "tests/support/loop_fixture.h"
 #include "tests/support/scripted_server.h"
+#include "tests/support/scripted_worker.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -79,16 +80,10 @@ static void on_request(void *ctx, struct scripted_conn *conn,
 
 static void asker_world_init(struct asker_world *world, uint32_t rate_max)
 {
-    struct worker_place place = {.name = "http://worker.test", .authority = "worker.test"};
-
     *world = (struct asker_world){.token_count = TOKEN_COUNT, .body = "{}"};
     world->server = scripted_server_create(loop_fixture_loop(), 0, on_request, world);
-    place.address = scripted_server_address(world->server);
     world->workers = worker_set_create();
-    cr_assert(eq(int, worker_set_add(world->workers, &place, 0, &world->worker), 0));
-    io_deadlines_init(&world->idle, loop_fixture_io(), 60000, worker_pool_idle_expired);
-    world->worker->pool = worker_pool_create(
-        world->worker, (struct worker_pool_config){loop_fixture_io(), &world->idle, 64, 4096});
+    world->worker = scripted_worker_add(world->workers, world->server, &world->idle);
     world->scanner = json_scanner_create();
     world->contexts[0] = json_scanner_create();
     world->threads = thread_pool_create(loop_fixture_loop(),
@@ -109,8 +104,7 @@ static void asker_world_release(struct asker_world *world)
 {
     token_asker_close(world->asker);
     thread_pool_close(world->threads);
-    worker_pool_close(world->worker->pool);
-    world->worker->pool = NULL;
+    scripted_worker_close(world->worker);
     scripted_server_close(world->server);
     loop_run_for(1);
     token_asker_destroy(world->asker);
