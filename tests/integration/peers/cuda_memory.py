@@ -6,6 +6,7 @@ is given away as an engine's would be, by an IPC handle and an event that both p
 
 import ctypes
 
+from peers.engine_client import Pages
 from peers.process import BIN
 
 FAKE_CUDA = BIN.parent / "fake_cuda"  # to be the agent's LD_LIBRARY_PATH
@@ -38,13 +39,12 @@ class Driver:
         return call
 
 
-class CudaMemory:
-    """As engine_client.Memory."""
+class CudaMemory(Pages):
+    """As engine_client.Memory, on a GPU."""
     device, descriptors = 1, ()
 
     def __init__(self, block_count=64, layer_count=2, layer_bytes=4096):
-        self.block_count, self.layer_count, self.layer_bytes = block_count, layer_count, layer_bytes
-        self.bytes = block_count * layer_count * layer_bytes
+        super().__init__(block_count, layer_count, layer_bytes)
         self._driver, self._event = Driver(), ctypes.c_void_p()
         context, base, uuid = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_char * 16)()
         handle, event_handle = Handle(), Handle()
@@ -60,9 +60,7 @@ class CudaMemory:
         self.uuid, self.handle, self.event_handle = bytes(uuid), bytes(handle), bytes(event_handle)
 
     def _places(self, block):
-        for layer in range(self.layer_count):
-            yield ctypes.c_uint64(
-                self._base + (layer * self.block_count + block) * self.layer_bytes)
+        return (ctypes.c_uint64(self._base + start) for start in self.starts(block))
 
     def write(self, block, page):
         for i, place in enumerate(self._places(block)):
@@ -78,14 +76,6 @@ class CudaMemory:
                                        ctypes.c_size_t(self.layer_bytes), None)
             page += piece.raw
         return page
-
-    @property
-    def page_bytes(self):
-        return self.layer_count * self.layer_bytes
-
-    def segments(self):
-        return [(0, layer * self.block_count * self.layer_bytes, self.layer_bytes, self.layer_bytes)
-                for layer in range(self.layer_count)]
 
     def close(self):
         self._driver.cuMemFree(ctypes.c_uint64(self._base))

@@ -127,14 +127,33 @@ class Link:
         self.socket.close()
 
 
-class Memory:
+class Pages:
+    """Where an engine's pages lie in its one region: layer after layer, in each block after block."""
+
+    def __init__(self, block_count, layer_count, layer_bytes):
+        self.block_count, self.layer_count, self.layer_bytes = block_count, layer_count, layer_bytes
+        self.bytes = block_count * layer_count * layer_bytes
+
+    def starts(self, block):
+        for layer in range(self.layer_count):
+            yield (layer * self.block_count + block) * self.layer_bytes
+
+    @property
+    def page_bytes(self):
+        return self.layer_count * self.layer_bytes
+
+    def segments(self):
+        """(region, offset, stride, bytes)"""
+        return [(0, start, self.layer_bytes, self.layer_bytes) for start in self.starts(0)]
+
+
+class Memory(Pages):
     """Pages of an engine on a CPU: layers of blocks in one memfd, as vLLM lays them out."""
     device, uuid, event_handle, handle = 0, bytes(16), bytes(64), bytes(64)
 
     def __init__(self, block_count=64, layer_count=2, layer_bytes=4096,
                  is_sealed=True):
-        self.block_count, self.layer_count, self.layer_bytes = block_count, layer_count, layer_bytes
-        self.bytes = block_count * layer_count * layer_bytes
+        super().__init__(block_count, layer_count, layer_bytes)
         self.fd = os.memfd_create("engine", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, self.bytes)
         if is_sealed:
@@ -143,9 +162,7 @@ class Memory:
         self.descriptors = [self.fd]
 
     def _places(self, block):
-        for layer in range(self.layer_count):
-            start = (layer * self.block_count + block) * self.layer_bytes
-            yield slice(start, start + self.layer_bytes)
+        return (slice(start, start + self.layer_bytes) for start in self.starts(block))
 
     def write(self, block, page):
         for i, place in enumerate(self._places(block)):
@@ -153,15 +170,6 @@ class Memory:
 
     def read(self, block):
         return b"".join(self.map[place] for place in self._places(block))
-
-    @property
-    def page_bytes(self):
-        return self.layer_count * self.layer_bytes
-
-    def segments(self):
-        """(region, offset, stride, bytes)"""
-        return [(0, layer * self.block_count * self.layer_bytes, self.layer_bytes, self.layer_bytes)
-                for layer in range(self.layer_count)]
 
     def close(self):
         self.map.close()
