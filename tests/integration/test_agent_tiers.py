@@ -1200,6 +1200,7 @@ def test_tiers_without_a_way_to_them_are_refused(node, secret_file):
     assert "no such group" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
                                       "--ipc-group", "nobody knows it")
     assert "lru_leaf" in refusal("--eviction", "fifo")
+    assert "at least 1024, or leave it out" in refusal("--token-blocks-max", "1023")
     assert "add --cpu-bytes" in refusal("--ssd-bytes", "1GiB", "--ssd-dir", "/ssd")
     assert "add --ssd-bytes" in refusal("--cpu-bytes", "1GiB", "--ipc-socket", node.socket,
                                         "--ssd-dir", "/ssd")

@@ -491,3 +491,28 @@ Test(tier_ssd_files, a_layout_that_another_uses_stays_and_has_a_quota_of_its_own
     ssd_world_close(&other);
     ssd_world_release(&world);
 }
+
+Test(tier_ssd_files, each_error_of_the_system_has_its_advice)
+{
+    static const struct {
+        int status;
+        const char *advice;
+    } rows[] = {
+        {-EACCES, "let the agent's user write there"},
+        {-EPERM, "let the agent's user write there"},
+        {-ENOENT, "make the directory"},
+        {-ENOTDIR, "make the directory"},
+        {-EROFS, "mount the file system for writing"},
+        {-ENOSPC, "lower --ssd-bytes"},
+        {-EDQUOT, "lower --ssd-bytes"},
+        {-EFBIG, "lower --ssd-bytes"},
+        {-EMFILE, "ulimit -n"},
+        {-ENFILE, "ulimit -n"},
+        {-EIO, "the disk may be failing"},
+        {-ENODEV, "--ssd-dir"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        cr_assert(strstr(tier_ssd_advice(rows[i].status), rows[i].advice) != NULL, "%d: %s",
+                  rows[i].status, tier_ssd_advice(rows[i].status));
+}
